@@ -152,9 +152,8 @@ class TensorFlowEngine(Engine):
         return None if self._shared is None else self._shared.own_rows
 
     def place_block(self, block: Block) -> Any:
-        """Places the rows of this process of all batches of a block, whose memory nothing else changes."""
-        own = block.data if self._shared is None else self._shared.own_block(block)
-        return self.place(own) if _has_gpu() else nest.map_leaves(lambda leaf: _shared_tensor(on_host(leaf)), own)
+        """Places the rows of this process of all batches of a block."""
+        return self.place(block.data if self._shared is None else self._shared.own_block(block))
 
     def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why the arrays of a stream cannot live on the device."""
@@ -272,21 +271,6 @@ class TensorFlowEngine(Engine):
 def _view(tensor: tf.Tensor) -> np.ndarray:
     """Returns a view of the memory of a tensor; a copy of a scalar, since NumPy cannot view one in bfloat16."""
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
-
-
-ALIGNMENT = 64  # bytes; TensorFlow copies slices of what is less aligned
-
-
-def _shared_tensor(array: np.ndarray) -> tf.Tensor:
-    """Returns an array as a tensor in the same memory, if its layout allows it.
-
-    `tf.convert_to_tensor` copies, and keeps Python's other threads waiting meanwhile.
-    """
-    layout = array.flags
-    is_number = array.dtype.kind in "fiub" and array.dtype.isbuiltin and array.dtype.isnative and array.itemsize <= 8
-    if is_number and array.size and layout.c_contiguous and layout.writeable and array.ctypes.data % ALIGNMENT == 0:
-        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-    return tf.convert_to_tensor(array)
 
 
 def _is_reset_by_keras(metric: keras.Metric) -> bool:
