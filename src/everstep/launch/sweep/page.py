@@ -1,6 +1,7 @@
 """The page of a sweep, one self-contained HTML file in the style of the report, and its table for programs."""
 
 import datetime
+import functools
 import html as markup
 import importlib.resources
 import json
@@ -78,13 +79,18 @@ def _row(study: SweepStudy, trial: Any) -> dict[str, Any]:
         "results": [_finite(one) for one in trial.values] if trial.state.name == "COMPLETE" else [value],
         "values": redaction.tree(study.definition.space.stored(trial)),
         "continues": trial.user_attrs.get(CONTINUES),
-        "directory": os.path.relpath(run_dir, study.directory),
+        "directory": f"{_relative(run_dir.parent, study.directory)}/{run_dir.name}",
         "steps": facts.get("steps"),
         "train_steps": facts.get("train_steps"),
         "digest": facts.get("digest"),
         "seconds": (ended - trial.datetime_start).total_seconds() if ended and trial.datetime_start else None,
         "reason": trial.user_attrs.get(REASON),
     }
+
+
+@functools.lru_cache
+def _relative(path: Path, start: Path) -> str:
+    return os.path.relpath(path, start)
 
 
 def _finite(value: float | None) -> float | None:

@@ -38,9 +38,10 @@ _SECONDS_TO_LOCK_A_DATABASE = 120.0
 _MAX_REJECTED = 1000
 
 # Attributes of a trial in the storage.
-DIRECTORY, HOST, BEAT, REJECTED, REASON, CONTINUES = "directory", "host", "beat", "rejected", "reason", "continues"
-"""`DIRECTORY` is the id of the sweep's directory that has its lock; `BEAT` the time of its worker's last heartbeat;
-`CONTINUES` the trial that it trains longer, in that trial's directory."""
+WORKER, REJECTED, REASON, CONTINUES = "worker", "rejected", "reason", "continues"
+"""`WORKER` has the worker's host, the id of the directory that has its lock, and the time of its last heartbeat: one
+attribute, because a storage with many trials takes as long to read as it has rows. `CONTINUES` is the trial that it
+trains longer, in that trial's directory."""
 _IDENTITY, _FORMAT = "everstep.sweep", "everstep.format"
 
 
@@ -334,15 +335,18 @@ class SweepStudy:
         self._storage.set_trial_user_attr(identity, REJECTED, reason)
         self.optuna.tell(number, state=_state("FAIL"))
 
+    def _sign(self, identity: int, **more: str) -> None:
+        """Notes that a worker in this directory has a trial, and is alive."""
+        worker = {"host": socket.gethostname(), "directory": self._directory_id, "beat": time.time(), **more}
+        self._storage.set_trial_user_attr(identity, WORKER, worker)
+
     def _place(self, number: int) -> int:
         """Returns how many trials there are before one, apart from those that train others longer."""
         return sum(trial.number < number and CONTINUES not in trial.user_attrs for trial in self.trials())
 
     def _opened(self, identity: int, lock: int) -> Claim:
         frozen = self._storage.get_trial(identity)
-        self._storage.set_trial_user_attr(identity, HOST, socket.gethostname())
-        self._storage.set_trial_user_attr(identity, DIRECTORY, self._directory_id)
-        self._storage.set_trial_user_attr(identity, BEAT, time.time())
+        self._sign(identity)
         self.optuna.sampler = create_sampler(self.definition, frozen.number, self._point(frozen))
         trial = load_optuna().Trial(self.optuna, identity)
         values = self.definition.space.suggest(trial)
@@ -367,13 +371,13 @@ class SweepStudy:
 
     def _is_here(self, frozen: Any) -> bool:
         """Returns whether the trial's worker has its lock in this directory: a free lock then means that it is dead."""
-        place = frozen.user_attrs.get(DIRECTORY)  # None: killed before it was noted
+        place = frozen.user_attrs.get(WORKER, {}).get("directory")  # None: killed before it was noted
         return place == self._directory_id or (place is None and not self.definition.storage)
 
     def _is_stale(self, frozen: Any) -> bool:
         """Returns whether the trial's worker, which may be on another machine, has written no heartbeat for long."""
         started = frozen.datetime_start.timestamp() if frozen.datetime_start is not None else 0.0
-        return time.time() - max(started, float(frozen.user_attrs.get(BEAT, 0.0))) > _STALE_SECONDS
+        return time.time() - max(started, float(frozen.user_attrs.get(WORKER, {}).get("beat", 0.0))) > _STALE_SECONDS
 
     def _wins_stale_trial(self, frozen: Any) -> bool:
         """Claims a trial whose worker on another machine is dead; returns whether this process got it.
@@ -382,9 +386,9 @@ class SweepStudy:
         waits, and reads it again: the last one to write has the trial.
         """
         mark = f"{socket.gethostname()} {uuid.uuid4().hex}"
-        self._storage.set_trial_user_attr(frozen._trial_id, HOST, mark)
+        self._sign(frozen._trial_id, mark=mark)
         time.sleep(1.0)
-        return bool(self._storage.get_trial(frozen._trial_id).user_attrs.get(HOST) == mark)
+        return bool(self._storage.get_trial(frozen._trial_id).user_attrs[WORKER].get("mark") == mark)
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
@@ -415,7 +419,7 @@ class SweepStudy:
 
     def write_heartbeat(self, claim: Claim) -> None:
         """Writes the time into the storage: the trial's worker is alive. On other machines its lock is not visible."""
-        self._storage.set_trial_user_attr(claim.trial._trial_id, BEAT, time.time())
+        self._sign(claim.trial._trial_id)
 
     def note(self, claim: Claim, **facts: Any) -> None:
         """Stores facts about a trial."""
