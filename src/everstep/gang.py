@@ -344,7 +344,7 @@ def _listen(coordinates: Coordinates) -> socket.socket:
         return socket.create_server(("127.0.0.1" if local else "", port), backlog=coordinates.size)
     except OSError as error:
         raise UsageError(
-            f"rank 0 cannot use this port on {socket.gethostname()}: {error.strerror or error}",
+            f"rank 0 cannot use this port on {socket.gethostname()}: {os.strerror(error.errno or 0)}",
             key=COORDINATOR,
             received=coordinates.address,
             remedy="choose a port that is free on that machine",

@@ -120,10 +120,10 @@ def test_other_code(tmp_path):
 def test_a_taken_port(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        first, other = by_hand(tmp_path / "run", port, 2, seconds=5)
-        wrong = f"EVERSTEP_COORDINATOR: received '127.0.0.1:{port}', rank 0 cannot use this port on"
-        check_refused(first, tmp_path / "run", wrong, "Address already in use: choose a port that is free")
-        check_refused(other, tmp_path / "run", "rank 0 did not answer within 5 s")
+        first, other = [ended(one, 120) for one in by_hand(tmp_path / "run", port, 2, seconds=5)]
+    wrong = f"EVERSTEP_COORDINATOR: received '127.0.0.1:{port}', rank 0 cannot use this port on"
+    check(*first, wrong, "Address already in use: choose a port that is free")
+    check(*other, "rank 0 did not answer within 5 s")
 
 
 @pytest.mark.full
