@@ -211,7 +211,13 @@ class LocalGang(ChildGang):
                 self._children.append(Child(command, own | coordinates, write))
             except UsageError:
                 self._kill()
+                self._port.close()
                 raise
+
+    def wait(self) -> ExitStatus:
+        """Waits for the end of all processes, and gives their port back."""
+        with self._port:
+            return super().wait()
 
 
 @dataclasses.dataclass(frozen=True)
