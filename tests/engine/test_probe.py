@@ -7,6 +7,14 @@ import pytest
 from everstep.engine.probe import collection_paused
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen():
+    """Undoes what `tests/conftest.py` does for speed, for one test."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 def test_what_a_trace_creates_is_not_visited_right_after_it():
     with collection_paused():
         created = [[] for _ in range(10_000)]
