@@ -156,22 +156,19 @@ IMAGES = Workload("images", 0, 25e6, False, sample=3 * 224 * 224, samples=1000)
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """Which changes are made; all False is the program as it is.
+    """Which changes are made.
 
     Attributes:
       stop_by_request: The first process names the step to stop at a few seconds ahead, and the others read it with
         the heartbeats; today every call gathers a value of each process.
-      own_parts: Every process writes and reads its part of a divided state; today all gather the whole state, the first
-        one writes it, and every process reads all of it.
-      own_hashes: Every process hashes its share of the files, and checks its share; today the first one hashes all
-        files, and every process checks all files.
-      own_rows: Every process reads its own rows of a batch; today it reads the whole batch and keeps its rows.
+      own_checks: Every process checks its share of the files of a checkpoint; today it checks all of them.
+      own_records: Every process reads its own records of files in order; today it reads whole batches and keeps its
+        rows, as it does not where it has random access.
     """
 
     stop_by_request: bool = False
-    own_parts: bool = False
-    own_hashes: bool = False
-    own_rows: bool = False
+    own_checks: bool = False
+    own_records: bool = False
 
 
 TODAY = Design()
@@ -236,8 +233,7 @@ class Model:
 
     def part(self, devices: int) -> float:
         """Returns the bytes of the state that one process copies, writes and reads."""
-        is_divided = self.workload.divided and self.design.own_parts
-        return self.workload.state(devices) / (self.cluster.processes(devices) if is_divided else 1)
+        return self.workload.state(devices) / (self.cluster.processes(devices) if self.workload.divided else 1)
 
     def blocking(self, devices: int) -> float:
         """Training waits while each process copies its part, and for one meeting.
@@ -254,11 +250,11 @@ class Model:
         return self.part(devices) / min(self.measured.write, self._share())
 
     def hashing(self, devices: int) -> float:
-        """The first process hashes all files; with `own_hashes` every process hashes an equal share.
+        """Every process hashes what it writes.
 
-        state / hash, or state / N / hash
+        part / hash
         """
-        return self._checked(devices) / self.measured.hash
+        return self.part(devices) / self.measured.hash
 
     def checkpoint(self, devices: int) -> float:
         """Returns the seconds from the copy to the commit, in the background: writing + hashing + meeting."""
@@ -282,12 +278,13 @@ class Model:
         return self.part(devices) * self.cluster.per_machine / self.cluster.per_process
 
     def _checked(self, devices: int) -> float:
-        return self.workload.state(devices) / (self.cluster.processes(devices) if self.design.own_hashes else 1)
+        return self.workload.state(devices) / (self.cluster.processes(devices) if self.design.own_checks else 1)
 
     def _share(self) -> float:
         """Returns the bytes per second that the file system gives one writer: of its machine's, if all write."""
-        alone = not (self.workload.divided and self.design.own_parts)
-        return self.cluster.file_system * (self.cluster.per_machine if alone else self.cluster.per_process)
+        return self.cluster.file_system * (
+            self.cluster.per_process if self.workload.divided else self.cluster.per_machine
+        )
 
     # -- a restart -----------------------------------------------------------------------------------------------------
 
@@ -311,20 +308,18 @@ class Model:
     def reading(self, devices: int) -> float:
         """Seconds in which a process picks the rows that it needs for one second of training; more than 1 is too slow.
 
-        samples · devices · sample / gather, and with `own_rows` divided by N
+        samples · devices / N · sample / gather
         """
-        return self._read(devices) * self.workload.sample / self.measured.gather
+        rows = self.workload.samples * devices / self.cluster.processes(devices)
+        return rows * self.workload.sample / self.measured.gather
 
     def reading_in_order(self, devices: int) -> float:
-        """The same for files that are read from the beginning; with `own_rows`, records of others are skipped.
+        """The same for files that are read from the beginning; with `own_records`, records of others are skipped.
 
-        samples · devices / records, and with `own_rows` divided by N
+        samples · devices / records, and with `own_records` divided by N
         """
-        return self._read(devices) / self.measured.records
-
-    def _read(self, devices: int) -> float:
-        every = self.workload.samples * devices
-        return every / self.cluster.processes(devices) if self.design.own_rows else every
+        every = self.workload.samples * devices / self.measured.records
+        return every / self.cluster.processes(devices) if self.design.own_records else every
 
     def tracked(self, devices: int, everybody: bool = False) -> float:
         """Returns the requests per second to a tracker: one per call from the first process, whatever N is."""
@@ -471,7 +466,7 @@ LIMITS = (
         "the state in the memory of a machine",
         lambda model, devices: model.memory(devices) / model.cluster.memory,
         "2 TB",
-        "`own_parts`",
+        "a process per machine",
     ),
     Limit(
         "writing a checkpoint",
@@ -480,31 +475,31 @@ LIMITS = (
             / optimal_interval(model.blocking(devices), model.cluster.between_failures(devices))
         ),
         "the best interval",
-        "`own_parts`, `own_hashes`",
+        "a faster file system",
     ),
     Limit(
         "a restart",
         lambda model, devices: model.restart_seconds(devices) / (0.1 * model.cluster.between_failures(devices)),
         "a tenth of the time between failures",
-        "`own_parts`, `own_hashes`",
+        "`own_checks`",
     ),
     Limit(
         "picking rows, language model",
         lambda model, devices: dataclasses.replace(model, workload=LANGUAGE).reading(devices),
         "a second per second",
-        "`own_rows`",
+        "a process per device",
     ),
     Limit(
         "picking rows, images",
         lambda model, devices: dataclasses.replace(model, workload=IMAGES).reading(devices),
         "a second per second",
-        "`own_rows`",
+        "a process per device",
     ),
     Limit(
         "reading records in order, images",
         lambda model, devices: dataclasses.replace(model, workload=IMAGES).reading_in_order(devices),
         "a second per second",
-        "`own_rows`: readers skip from length to length, without reading the data",
+        "`own_records`: readers skip from length to length, without reading the data",
     ),
 )
 
@@ -554,10 +549,8 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
                 "size": lambda n: size(today.workload.state(n)),
                 "training waits, today": lambda n: seconds(today.blocking(n)),
                 "training waits, changed": lambda n: seconds(changed.blocking(n)),
-                "writing today: rank 0 alone": lambda n: seconds(today.writing(n)),
-                "writing changed: each its part": lambda n: seconds(changed.writing(n)),
-                "hashing today: rank 0 alone": lambda n: seconds(today.hashing(n)),
-                "hashing changed: each its share": lambda n: seconds(changed.hashing(n)),
+                "writing, each its part": lambda n: seconds(today.writing(n)),
+                "hashing, each its part": lambda n: seconds(today.hashing(n)),
                 "best interval today": lambda n: seconds(today.interval(n)),
                 "best interval changed": lambda n: seconds(changed.interval(n)),
                 "Young's interval": lambda n: seconds(young(changed.blocking(n), changed.cluster.between_failures(n))),
@@ -599,7 +592,6 @@ def tables(measured: Measured) -> Iterator[tuple[str, Row, list[Row]]]:
                 "language model, in order today": lambda n: seconds(today.reading_in_order(n)),
                 "images, rows today": lambda n: seconds(images.reading(n)),
                 "images, in order today": lambda n: seconds(images.reading_in_order(n)),
-                "images, rows changed": lambda n: seconds(images_changed.reading(n)),
                 "images, in order changed": lambda n: seconds(images_changed.reading_in_order(n)),
             }
         ),
@@ -622,7 +614,7 @@ def _limits(today: Model, changed: Model) -> tuple[Row, list[Row]]:
 def _steps(today: Model) -> tuple[Row, list[Row]]:
     """Returns the goodput with one change after the other."""
     models, design = {"today": today}, TODAY
-    for change in ("own_parts", "own_hashes", "stop_by_request", "own_rows"):
+    for change in ("own_checks", "stop_by_request", "own_records"):
         design = dataclasses.replace(design, **{change: True})
         models[f"`{change}`"] = dataclasses.replace(today, design=design)
     return _by_size({name: lambda n, model=model: share(model.goodput(n)) for name, model in models.items()})

@@ -1,6 +1,6 @@
 """Several processes that train one run, killed and frozen: do they end in the same bits as when nothing happens?
 
-`python -m benchmarks.reliability.gang_kills --backend jax` takes 10 to 20 minutes on two cores. `everstep launch
+`python -m benchmarks.reliability.gang_kills --backend jax` takes about 20 minutes on two cores. `everstep launch
 --processes` trains a dense network with random augmentation. In each part of a run, at a random step, one of its
 processes gets SIGKILL, or SIGKILL while a checkpoint is being written, or SIGSTOP. The launcher must name it, end the
 others and restart all of them; at the end of the run, the digest of its state must be that of as many processes that

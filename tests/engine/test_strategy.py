@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from everstep.engine import strategy as strategies
-from everstep.engine.config import RuntimeConfig
 from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import NOTHING, UsageError
 
@@ -90,12 +88,3 @@ def test_runs_of_a_process_share_a_mirrored_strategy():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("only TensorFlow numbers its collective operations")
     assert get_distribution_strategy("mirrored") is get_distribution_strategy("Mirrored", num_gpus=0)
-
-
-def test_variables_are_not_divided_over_several_processes(monkeypatch):
-    if keras.backend.backend() != "jax":
-        pytest.skip("sharding is for JAX")
-    monkeypatch.setattr(strategies, "current_gang", lambda: SimpleNamespace(size=2))
-    with pytest.raises(UsageError, match="this run has 2") as error:
-        strategies.configured_strategy(RuntimeConfig(sharding="fsdp"))
-    assert error.value.key == "runtime.sharding"

@@ -302,11 +302,18 @@ class Config:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Returns a copy; as Python's own, but every run makes several, and most values need no call."""
-        new = memo[id(self)] = object.__new__(type(self))
-        for name, value in self.__dict__.items():
-            copied = value if value is None or type(value) in _ATOMS else copy.deepcopy(value, memo)
-            object.__setattr__(new, name, copied)
+        new = memo[id(self)] = type(self).__new__(type(self))
+        new.__setstate__(
+            {
+                name: value if value is None or type(value) in _ATOMS else copy.deepcopy(value, memo)
+                for name, value in self.__dict__.items()
+            }
+        )
         return new
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Sets all values of a copy."""
+        vars(self).update(state)
 
     # -- what a config stores ---------------------------------------------------------------------------------------
 

@@ -56,8 +56,7 @@ def collection_paused() -> Iterator[None]:
     """Pauses Python's garbage collector inside the block, for tracing.
 
     A trace creates so many objects that the collector would visit every object of every imported package, which takes
-    as long as tracing a small model, and finds next to nothing. Nor does it visit them right after the block: they
-    count as old, and garbage among them is found by the next full collection.
+    as long as tracing a small model, and finds next to nothing.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -65,9 +64,6 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if gc.get_freeze_count() == 0:  # else the program has frozen objects, which must stay so
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
 
 
