@@ -53,6 +53,16 @@ def test_help_is_fast_and_loads_no_backend() -> None:
     assert _processor_seconds(script) < 3 * _processor_seconds("import typer")
 
 
+@pytest.mark.parametrize("name", ["sweep", "launch", "submit", "runs"])
+def test_commands_that_train_elsewhere_load_no_backend(name: str) -> None:
+    script = f"""if True:
+        import sys
+        from everstep.cli.main import main
+        code = main(["{name}", "--help"])
+        sys.exit(code or ", ".join(m for m in {HEAVY!r} if m in sys.modules) or 0)"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
 def _processor_seconds(script: str) -> float:
     """Returns the least processor time of several runs, which other work on the machine hardly changes."""
     seconds = []

@@ -16,20 +16,16 @@ A kill at any instant leaves the new checkpoint or none: what has a temporary na
 import concurrent.futures
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint import manifest, parts
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer, Writers, save_error
-from everstep.errors import UsageError
+from everstep.checkpoint.visible import require_visible
 from everstep.gang import Gang
 from everstep.types import ArrayParts, OwnState, StoredState
-
-VISIBLE_SECONDS = 60.0
-"""How long a network file system may take to show a process what another one has written."""
 
 
 class SharedCheckpointer(Checkpointer):
@@ -249,27 +245,3 @@ def _write(folder: Path, held: Mapping[str, ArrayParts]) -> dict[str, list[Any]]
 def _beside(temporary: Path, rank: int) -> Path:
     """Returns where a process writes its parts, until all of them are there; a name that is removed if they die."""
     return temporary.with_name(f"{temporary.name}.{rank}")
-
-
-def require_visible(path: Path, gang: Gang, is_new: Callable[[], bool] = lambda: True) -> None:
-    """Waits until this process sees what the first one has written.
-
-    Args:
-      path: The file or directory.
-      gang: The processes.
-      is_new: Whether a file that exists is the one that was just written.
-
-    Raises:
-      UsageError: It does not: the directory is not shared.
-    """
-    end = time.monotonic() + VISIBLE_SECONDS
-    while not (path.exists() and is_new()):
-        if time.monotonic() > end:
-            me, first = gang.members[gang.rank], gang.members[0]
-            raise UsageError(
-                f"{first} has written {str(path)!r}, but {me} does not see it",
-                key="model_dir",
-                remedy="use a directory on a file system that all machines share; for a run in a store, that is "
-                "EVERSTEP_CACHE_DIR",
-            )
-        time.sleep(0.1)
