@@ -53,13 +53,11 @@ def test_help_is_fast_and_loads_no_backend() -> None:
     assert _processor_seconds(script) < 3 * _processor_seconds("import typer")
 
 
-@pytest.mark.parametrize("name", ["sweep", "launch", "submit", "runs"])
-def test_commands_that_train_elsewhere_load_no_backend(name: str) -> None:
-    script = f"""if True:
+def test_commands_that_only_start_processes_load_no_backend() -> None:
+    script = """if True:
         import sys
-        from everstep.cli.main import main
-        code = main(["{name}", "--help"])
-        sys.exit(code or ", ".join(m for m in {HEAVY!r} if m in sys.modules) or 0)"""
+        from everstep.cli import launch, submit, sweep
+        sys.exit(", ".join(m for m in ("keras", "jax", "tensorflow", "torch", "orbax") if m in sys.modules) or 0)"""
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 

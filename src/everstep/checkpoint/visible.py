@@ -1,4 +1,4 @@
-"""Do all processes of a run see the same directory? On one machine they do, and on a file system that machines share."""
+"""Do all processes of a run see the same directory? A file system that machines share may take a while to show it."""
 
 import time
 from collections.abc import Callable
