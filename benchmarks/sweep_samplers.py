@@ -60,7 +60,7 @@ def best_so_far(sampler: str, seed: int, trials: int, folder: Path) -> list[floa
 
 def table(found: dict[str, list[list[float]]], marks: Sequence[int]) -> str:
     """Returns the figures: medians, quartiles, and how often the first sampler was better."""
-    lines = [f"{'trials':>8}" + "".join(f"{name:>28}" for name in found) + "    TPE better"]
+    lines = [f"{'trials':>8}" + "".join(f"{name:>32}" for name in found) + "    TPE better"]
     for mark in marks:
         cells = []
         for curves in found.values():
@@ -71,7 +71,7 @@ def table(found: dict[str, list[list[float]]], marks: Sequence[int]) -> str:
         wins = sum(one[mark - 1] < other[mark - 1] for one, other in pairs)
         ties = sum(one[mark - 1] == other[mark - 1] for one, other in pairs)
         lines.append(
-            f"{mark:>8}" + "".join(f"{cell:>28}" for cell in cells) + f"    {wins} of {len(pairs)}, {ties} equal"
+            f"{mark:>8}" + "".join(f"{cell:>32}" for cell in cells) + f"    {wins} of {len(pairs)}, {ties} equal"
         )
     return "\n".join(lines)
 
