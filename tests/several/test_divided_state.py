@@ -18,6 +18,7 @@ FSDP, WIDE = "runtime.sharding=fsdp", "task.units=8192"
 
 def processes(size, folder, **runtime):
     """Runs `divided.py` as so many processes; returns what each prints."""
+    devices = runtime.pop("devices", 1)
     code = f"""
     import pathlib
     one = gang.join(spans_devices=True)
@@ -25,7 +26,6 @@ def processes(size, folder, **runtime):
     import divided
     divided.run(one, pathlib.Path({str(folder)!r}), {runtime!r})
     """
-    devices = runtime.pop("devices", 1)
     flags = f"--xla_force_host_platform_device_count={devices}"
     done = Processes(code, size, KERAS_BACKEND="jax", XLA_FLAGS=flags).results(240)
     assert [exit_code for exit_code, _, _ in done.values()] == [0] * size, done
@@ -96,9 +96,13 @@ def test_kills(uninterrupted, tmp_path, rank, saving):
 
 
 def check_states(directory, uninterrupted):
-    """The digests of all saved states are those of the uninterrupted run, and of what is on disk."""
+    """The digests of all recorded states are those of the uninterrupted run, and of what is on disk.
+
+    A kill between the commit of a checkpoint and its line in the record leaves the line out.
+    """
     states = record(directory)["states"]
-    assert states == record(uninterrupted)["states"]
+    assert states.items() <= record(uninterrupted)["states"].items()
+    assert len(states) >= len(record(uninterrupted)["states"]) - 1
     for path in (directory / "checkpoints").iterdir():
         weights = {key: array for key, array in arrays.read(path)[0].items() if key.startswith("model/")}
         assert states[path.name] == digest(weights)
