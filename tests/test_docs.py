@@ -65,8 +65,7 @@ def name_of(path: Path) -> str:
 
 
 RUN = {"python", "sh run"}
-SHOWN_ON = {"docs/get-started/first-run.md": ["tensorflow"]}
-SHOWN_ON |= dict.fromkeys(
+SHOWN_ON = dict.fromkeys(
     [f"docs/how-to/{name}.md" for name in ("actions", "export", "training-jobs")], ["jax", "tensorflow"]
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
