@@ -5,13 +5,14 @@ import functools
 import re
 
 import pytest
+from tools.docs import reference
 
+from everstep.cli.commands import COMMANDS
 from everstep.config.registry import experiments, load_entry_points
 from everstep.config.schema import field_docs
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.components.config import ProjectConfig
 from test_docs import FENCE, PAGES, ROOT, SOURCE, name_of
-from tools.docs import reference
 
 DOCS = ROOT / "docs"
 WRITTEN = [page for page in PAGES if page != ROOT / "README.md" and "api" not in page.parts]
@@ -88,9 +89,8 @@ def test_environment_variables_are_listed():
 
 def keys_of(config, prefix: str = "") -> set[str]:
     """Returns the path of every key that a configuration has, by its own words: those of `as_dict`."""
-    held = config.as_dict()
     found = set()
-    for name, value in held.items():
+    for name in config.as_dict():
         path = f"{prefix}.{name}" if prefix else name
         found.add(path)
         if isinstance(getattr(config, name), reference.Config):
@@ -121,7 +121,7 @@ def test_every_key_has_a_type_and_a_meaning():
 
 def test_every_command_and_option_is_in_the_reference():
     text = reference.commands()
-    assert not [name for name in reference.COMMANDS if f"### everstep {name}" not in text]
+    assert not [name for name in COMMANDS if f"### everstep {name}" not in text]
     assert "`--allow-change KEY`" in text
     assert "`--max-restarts N`" in text
 
@@ -160,7 +160,7 @@ def test_no_help_text_forgets_a_backend():
         row.meaning for _, part in reference.experiment_sections() for row in part if row.path == "runtime.backend"
     ]
     assert len(rows) > 5
-    assert not [row for row in rows if not all(name in row for name in ("tensorflow", "jax", "torch"))]
+    assert {sum(name in row for name in ("tensorflow", "jax", "torch")) for row in rows} <= {0, 3}
 
 
 def test_what_the_code_can_is_not_denied():

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
-from everstep.cli.commands import COMMANDS, GROUPS, load
+from everstep.cli.commands import GROUPS, load
 from everstep.config import Config, get_exp_config, load_entry_points
 from everstep.config.base import OneOfConfig, class_defaults
 from everstep.config.registry import experiments
@@ -25,6 +25,7 @@ from everstep.frontends.flow.settings import TaskParams
 from everstep.loop.config import ProgressiveTrainerConfig
 from everstep.task.config import TaskConfig
 
+KEY = re.compile(r"^\| `([\w.]+)`", re.MULTILINE)
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -124,7 +125,8 @@ def configuration() -> str:
     for prefix, rows in experiment_sections():
         like = seen.setdefault(tuple(row._replace(path=row.path.removeprefix(prefix)) for row in rows), prefix)
         table = _table(rows) if like == prefix else [f"The same keys as [{like}](#{like.replace('.', '')}).", ""]
-        lines += [f"### {prefix}", "", *table] if prefix else []
+        level = "####" if prefix.count(".") > 1 else "###"  # the site's table of contents ends with the third
+        lines += [f"{level} {prefix}", "", *table] if prefix else []
     lines += ["## Keys of the shipped experiments", ""]
     for names, rows in task_sections():
         lines += [f"### {', '.join(names)}", "", *_table(rows)]
@@ -204,8 +206,12 @@ GENERATED = {"configuration": configuration, "commands": commands}
 
 
 def filled(markdown: str) -> str:
-    """Returns a page with its tables in the place of the marks."""
-    return MARK.sub(lambda found: GENERATED[found[1]](), markdown)
+    """Returns a page with its tables in the place of the marks; long keys may be broken after a dot."""
+    return MARK.sub(lambda found: KEY.sub(_breakable, GENERATED[found[1]]()), markdown)
+
+
+def _breakable(found: re.Match[str]) -> str:
+    return f"| <code>{found[1].replace('.', '.<wbr>')}</code>"
 
 
 if __name__ == "__main__":
