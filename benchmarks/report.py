@@ -99,7 +99,7 @@ def _memory(cases: list[Case]) -> Iterator[str]:
         cells = [f"{samples[-1][0] / 60:.0f}", f"{notes['steps']:,}", *(f"{size:.0f}" for size in quarters)]
         yield f"| {case.name} | {' | '.join(cells)} | {notes['mb_per_minute']:.2f} |"
     yield ""
-    yield "![Resident memory over the minutes of a run](images/soak.svg)"
+    yield "![Resident memory over the minutes of a run](../images/soak.svg)"
     yield ""
 
 

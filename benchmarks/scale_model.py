@@ -5,7 +5,7 @@
     python -m benchmarks.scale_model --plot docs/images/scale.svg
 
 `scale_measure.py` measures what one process costs; the formulas here say how often that happens for N of them. Nothing
-here was run on more than a few processes. `docs/explanation/scale.md` is generated from the same tables, by `report.py`.
+here was run on more than a few processes. `docs/explanation/scale.md` is generated from the same tables by `report.py`.
 
 All times are seconds, all sizes bytes, unless a name says otherwise.
 """
