@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, record_stream
-from everstep.data.record_sources import find_files
+from everstep.data.files import find_files
 from everstep.errors import UsageError
 
 tf = pytest.importorskip("tensorflow")
