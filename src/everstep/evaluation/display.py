@@ -95,4 +95,3 @@ def _data_url(picture: np.ndarray) -> str:
 def _numbers(array: np.ndarray) -> list[float | None]:
     values = array.reshape(-1)[:NUMBERS].astype(np.float64).tolist()
     return [value if math.isfinite(value) else None for value in values]
-

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.evaluation.batch import BatchReader, CheckedBatch
