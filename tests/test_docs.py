@@ -70,12 +70,16 @@ SHOWN_ON = dict.fromkeys(
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
+COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md"}
+"""Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
+
 
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
-            daily = pytest.mark.daily(SHOWN_ON.get(name_of(page), ["torch"])[0])
-            yield pytest.param(page, marks=daily, id=name_of(page))
+            name = name_of(page)
+            daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
+            yield pytest.param(page, marks=daily, id=name)
 
 
 @pytest.mark.backend

@@ -61,7 +61,8 @@ class Drawing:
         head = '<path d="M0 0 L8 4 L0 8 z" fill="#26a69a"/>'
         return "\n".join(
             [
-                f'<svg class="dg" xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" role="img" '
+                f'<svg class="dg" xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
+                'role="img" '
                 f'aria-label="{escape(self.description)}">',
                 f"<style>{STYLE}</style>",
                 f'<defs><marker id="dg-head" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">{head}'
