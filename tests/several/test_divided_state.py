@@ -9,7 +9,7 @@ from tests.several.test_several_processes import check_repaired
 from tests.test_gang import Processes
 
 from everstep.checkpoint import arrays, manifest
-from everstep.run.digest import digest
+from everstep.checkpoint.digest import digest
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
