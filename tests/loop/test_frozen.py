@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from loop.samples import TinyTask, run, tiny_params
 
 import everstep as es
 from everstep.checkpoint import arrays, manifest
@@ -18,6 +17,7 @@ from everstep.errors import UsageError
 from everstep.loop import frozen
 from everstep.run.record import read
 from everstep.testing.tasks import Regression
+from loop.samples import TinyTask, run, tiny_params
 
 pytestmark = pytest.mark.backend
 

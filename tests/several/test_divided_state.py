@@ -109,6 +109,28 @@ def check_states(directory, uninterrupted):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("sharding", [FSDP, "runtime.sharding=replicated"])
+def test_frozen_weights_are_saved_once_by_all(tmp_path, sharding):
+    words = (sharding, WIDE, "task.frozen=true")
+    code, text = ended(launch(tmp_path / "whole", 2, *words))
+    assert code == 0, text
+    (base,) = (tmp_path / "whole/base").iterdir()
+    assert (base / "parts").is_dir() == (sharding == FSDP)
+    assert all(manifest.read(path).base for path in (tmp_path / "whole/checkpoints").iterdir())
+    weights = arrays.read(tmp_path / "whole/checkpoints/200")[0]
+    assert (
+        digest({key: array for key, array in weights.items() if key.startswith("model/")})
+        == (record(tmp_path / "whole")["weights_digest"])
+    )
+    killed = launch(tmp_path / "killed", 2, *words, restarts=3)
+    pid = hit(tmp_path / "killed", killed, 1, signal.SIGKILL)
+    check_repaired(killed, tmp_path / "killed", tmp_path / "whole", f"rank 1 (pid {pid} on", "SIGKILL")
+    longer = (*words, "trainer.train_steps=220", "--allow-change=trainer.train_steps")
+    code, text = ended(start(tmp_path / "killed", *longer))  # alone
+    assert code == 0, text
+
+
+@pytest.mark.full
 def test_a_run_goes_on_with_other_numbers_of_processes(uninterrupted, tmp_path):
     directory = tmp_path / "run"
     for size, steps in ((2, 60), (1, 120), (4, 200)):
