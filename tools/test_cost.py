@@ -6,11 +6,12 @@ python -m pytest -n 2 --backend torch -p tools.test_cost --costs costs.json test
 ```
 
 CPU time is counted, not the clock's, so that other work on the machine changes little. The processes that a test
-started and waited for are included; a fixture counts for the first test that uses it. Beside each file stands how long
+started are included; a fixture counts for the first test that uses it. Beside each file stands how long
 it took: a test that takes much longer than it computes waits for something. The first line is what nobody sees in a
 test's duration: every worker starts, and imports every file of tests.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 
 Cost = tuple[float, float, float]
-"""Seconds of CPU in this process, seconds of CPU in the processes it has waited for, and seconds on the clock."""
+"""Seconds of CPU in this process, seconds of CPU in the processes it has started, and seconds on the clock."""
 
 COLLECTION = "(start, and collection by every worker)"
 
@@ -47,8 +48,7 @@ class Costs:
 
     def pytest_collection_finish(self) -> None:
         """Counts what this process has done so far, from its start."""
-        times = os.times()
-        self.tests[COLLECTION] = (times.user + times.system, times.children_user + times.children_system, 0.0)
+        self.tests[COLLECTION] = (*_now()[:2], 0.0)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -93,7 +93,19 @@ class Costs:
 
 def _now() -> Cost:
     times = os.times()
-    return times.user + times.system, times.children_user + times.children_system, time.monotonic()
+    ended = times.children_user + times.children_system
+    return times.user + times.system, ended + _running(), time.monotonic()
+
+
+def _running() -> float:
+    """Returns the CPU-seconds of child processes that still run, such as servers, and of their ended children."""
+    ticks = 0
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for pid in listed.read_text().split():
+            with contextlib.suppress(OSError):  # it has just ended
+                fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu(cost: Cost) -> float:

@@ -36,6 +36,7 @@ IMPORTED = ("keras", "everstep.cli.main", "everstep.experiment", "everstep.check
 READ_BY_IMPORTS = ("KERAS_", "JAX_", "XLA_", "TF_", "TORCH", "OMP_", "PYTHON", "HOME", "LD_")
 """Beginnings of variables that must be those of the server; `PYTHONPATH` is read by the process itself."""
 
+PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 PR_SET_CHILD_SUBREAPER = 36
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
 
@@ -82,7 +83,7 @@ class Popen(subprocess.Popen):
         if sys.platform != "linux" or not own or not backend:
             super()._execute_child(*arguments)
             return
-        streams = [parameters[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [parameters[name] for name in ("p2cread", "c2pwrite", "errwrite")]  # -1: that of this process
         request = {
             "words": words if words[0] == EVERSTEP else words[1:],
             "environment": environment,
@@ -94,7 +95,9 @@ class Popen(subprocess.Popen):
         server = _server(json.dumps(fixed | {"KERAS_BACKEND": backend}, sort_keys=True), path)
         self.pid = server.fork(request, [number if stream == -1 else stream for number, stream in enumerate(streams)])
         self._child_created = True
-        self._close_pipe_fds(*(parameters[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write")))
+        self._close_pipe_fds(
+            *(parameters[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write"))
+        )
 
 
 class Server:
@@ -105,7 +108,11 @@ class Server:
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno())]
             self.process = subprocess.Popen(
-                command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
             )
         self.lock = threading.Lock()
         atexit.register(self.close)

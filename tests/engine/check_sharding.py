@@ -138,5 +138,6 @@ def too_large(directory):
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what is imported is not looked through for each variable that is measured
     part = {"same_losses": same_losses, "run": run, "killed": killed, "too_large": too_large}[sys.argv[2]]
     print(json.dumps(part(*sys.argv[3:])))
