@@ -34,11 +34,14 @@ from typing import Any
 IMPORTED = ("keras", "everstep.cli.main", "everstep.experiment", "everstep.checkpoint.orbax", "everstep.testing.tasks")
 
 READ_BY_IMPORTS = ("KERAS_", "JAX_", "XLA_", "TF_", "TORCH", "OMP_", "PYTHON", "HOME", "LD_")
-"""Beginnings of variables that must be those of the server; `PYTHONPATH` is read by the process itself."""
+"""Beginnings of variables that are read before the fork: other values need another server. Not so `PYTHONPATH`."""
 
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 PR_SET_CHILD_SUBREAPER = 36
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
+
+
+_LOCK = threading.Lock()  # of this process's being a subreaper, and of the servers
 
 
 # -- in the test ------------------------------------------------------------------------------------------------------
@@ -91,9 +94,10 @@ class Popen(subprocess.Popen):
             "session": bool(parameters["start_new_session"]),
         }
         fixed = {name: value for name, value in environment.items() if name.startswith(READ_BY_IMPORTS)}
-        path = fixed.pop("PYTHONPATH", "")
-        server = _server(json.dumps(fixed | {"KERAS_BACKEND": backend}, sort_keys=True), path)
-        self.pid = server.fork(request, [number if stream == -1 else stream for number, stream in enumerate(streams)])
+        fixed |= {"KERAS_BACKEND": backend, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        with _LOCK:
+            server = _server(json.dumps(fixed, sort_keys=True))
+            self.pid = server.fork(request, [number if given == -1 else given for number, given in enumerate(streams)])
         self._child_created = True
         self._close_pipe_fds(
             *(parameters[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write"))
@@ -114,18 +118,19 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        self.lock = threading.Lock()
         atexit.register(self.close)
 
     def fork(self, request: dict[str, Any], streams: list[int]) -> int:
         prctl = ctypes.CDLL(None).prctl
-        with self.lock:
-            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the server's child leaves behind becomes a child of ours
-            try:
-                socket.send_fds(self.connection, [json.dumps(request).encode()], streams)
-                return int(self.connection.recv(100))
-            finally:
-                prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the server's child leaves behind becomes a child of ours
+        try:
+            socket.send_fds(self.connection, [json.dumps(request).encode()], streams)
+            pid, parent = map(int, self.connection.recv(100).split())
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        if parent != os.getpid():
+            raise ChildProcessError(f"process {pid} is a child of {parent}, and was to be one of {os.getpid()}")
+        return pid
 
     def close(self) -> None:
         self.connection.close()
@@ -133,9 +138,9 @@ class Server:
 
 
 @functools.cache
-def _server(fixed: str, path: str) -> Server:
+def _server(fixed: str) -> Server:
     others = {name: value for name, value in os.environ.items() if not name.startswith(READ_BY_IMPORTS)}
-    return Server(others | json.loads(fixed) | {"PYTHONPATH": path})
+    return Server(others | json.loads(fixed))
 
 
 # -- in the server ----------------------------------------------------------------------------------------------------
@@ -147,27 +152,26 @@ def serve(connection: socket.socket) -> dict[str, Any]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    tests = os.getppid()
     while True:
         message, streams, _, _ = socket.recv_fds(connection, 2**20, 3)
         if not message:
             os._exit(0)  # the tests have ended
-        middle = os.fork()
-        if middle:
-            os.waitpid(middle, 0)
+        if child := os.fork():
+            os.waitpid(child, 0)
             for stream in streams:
                 os.close(stream)
-        elif os.fork():
+            continue
+        middle = os.getpid()
+        if os.fork():
             os._exit(0)
-        else:
-            while os.getppid() != tests:  # until the process in the middle has ended
-                time.sleep(0.001)
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-            os.closerange(connection.fileno() + 1, max(streams) + 1)
-            connection.sendall(str(os.getpid()).encode())
-            connection.close()
-            return json.loads(message)
+        while os.getppid() == middle:
+            time.sleep(0.001)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        connection.sendall(f"{os.getpid()} {os.getppid()}".encode())
+        connection.close()
+        return json.loads(message)
 
 
 def carry_out(request: dict[str, Any]) -> None:
