@@ -33,7 +33,7 @@ from typing import Any
 
 IMPORTED = ("keras", "everstep.cli.main", "everstep.experiment", "everstep.checkpoint.orbax", "everstep.testing.tasks")
 
-READ_BY_IMPORTS = ("KERAS_", "JAX_", "XLA_", "TF_", "TORCH", "OMP_", "PYTHON", "HOME", "LD_")
+READ_BY_IMPORTS = ("KERAS_", "JAX_", "XLA_", "TF_", "TORCH_", "OMP_", "PYTHON", "HOME", "LD_")
 """Beginnings of variables that are read before the fork: other values need another server. Not so `PYTHONPATH`."""
 
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
