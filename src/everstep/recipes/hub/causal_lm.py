@@ -1,11 +1,13 @@
 """The task of `hub/causal_lm`: a KerasHub language model, trained whole or by adapters, on padded or packed texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from everstep.data.text import text_stream
+from everstep.data.text.tokenizers import make_tokenizer
 from everstep.engine.hub import keras_hub
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import UsageError
@@ -87,10 +89,16 @@ class CausalLMTask(LanguageModelTask):
     def continue_prompts(
         self, model: keras.Model, prompts: Sequence[Sequence[int]], config: GenerationConfig | None = None
     ) -> list[list[int]]:
-        """Returns the tokens that the model writes after the tokens of each prompt."""
+        """Returns the tokens that the model writes after the tokens of each prompt.
+
+        The most likely tokens are found by KerasHub, which keeps what attention has computed for the tokens before.
+        Others are drawn from the model's logits, the same on every backend.
+        """
         config = config or self.generation
         longest = max(map(len, prompts), default=0) + config.max_tokens
         context = min(longest, self._context or longest)
+        if not config.temperature and all(0 < len(prompt) < context for prompt in prompts):
+            return greedy(model, prompts, context, config.max_tokens, self.stop_token)
 
         def logits_of(rows: np.ndarray) -> np.ndarray:
             return host_logits(model, {"token_ids": rows, "padding_mask": np.ones_like(rows)})
@@ -109,8 +117,31 @@ class CausalLMTask(LanguageModelTask):
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the texts that `params` name, as batches of tokens."""
-        raise NotImplementedError
+        tokenizer = make_tokenizer(params.tokenizer, self.tokenizer)
+        return text_stream(params, tokenizer, context=self._context or 0, vocabulary=self._vocabulary)
 
 
-def _is_packed(features: Any) -> bool:
-    return isinstance(features, Mapping) and "segment_ids" in features
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], length: int, max_tokens: int, stop: int | None
+) -> list[list[int]]:
+    """Returns the most likely continuations of prompts, computed by KerasHub.
+
+    Args:
+      model: A KerasHub causal language model, compiled or not.
+      prompts: Tokens; each prompt is shorter than `length`.
+      length: Tokens of prompts and continuations together.
+      max_tokens: How many tokens to write at most.
+      stop: The token that ends a text.
+    """
+    model.sampler = keras_hub().samplers.GreedySampler()
+    model.generate_function = None
+    rows, mask = (np.zeros((len(prompts), length), dtype) for dtype in ("int32", "bool"))
+    for row, known, prompt in zip(rows, mask, prompts, strict=True):
+        row[: len(prompt)], known[: len(prompt)] = prompt, True
+    generate = model.make_generate_function()
+    found = generate({"token_ids": rows, "padding_mask": mask}, stop_token_ids=None if stop is None else [stop])
+    written = []
+    for row, prompt in zip(keras.ops.convert_to_numpy(found["token_ids"]).tolist(), prompts, strict=True):
+        new = row[len(prompt) : len(prompt) + max_tokens]
+        written.append(new[: new.index(stop)] if stop in new else new)
+    return written

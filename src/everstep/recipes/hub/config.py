@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from everstep.config import Config
-from everstep.data.config import DataConfig
+from everstep.data.text.config import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.task.config import GenerationConfig, TaskConfig
 from everstep.task.optim.config import Patterns, patterns
@@ -48,12 +48,14 @@ class HubTaskConfig(TaskConfig):
     `gpt2_base_en` or `hf://user/model`."""
     load_weights: bool = True
     """Whether to start from the preset's weights; False for its architecture with random ones, to pretrain it."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """The type of the model's weights, also of adapters. None: float32; what it computes in is set by `runtime`."""
     lora: LoraConfig | None = None
     """Trains adapters instead of the backbone; what is not in the backbone, such as a classifier's head, is trained."""
     quantize: Literal["int8", "int4", "float8"] | None = None
     """Stores the dense layers of the backbone in this type, and trains adapters beside them: needs `lora`."""
     freeze: Patterns = dataclasses.field(default_factory=list)
-    """Regular expressions for names of variables that are not trained, such as `embedding` or `transformer_layer_[0-3]/`."""
+    """Regular expressions for names of variables that are not trained: `embedding`, `transformer_layer_[0-3]/`."""
 
     def validate(self) -> None:
         """Checks what belongs together.
@@ -82,12 +84,12 @@ class CausalLMConfig(HubTaskConfig):
 
     _may_change: ClassVar[frozenset[str]] = HubTaskConfig._may_change | {"generation"}
 
-    train_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=8, is_training=True)
+    train_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=8, is_training=True)
     )
     """Texts to train on."""
-    validation_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=8, is_training=False)
+    validation_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=8, is_training=False)
     )
     """Texts to evaluate on."""
     generation: GenerationConfig = dataclasses.field(default_factory=GenerationConfig)

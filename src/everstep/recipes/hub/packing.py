@@ -1,7 +1,7 @@
 """Packed rows: several documents in one row of a batch, each as if it were alone.
 
-`keep_apart(model)` prepares a KerasHub language model. From then on it also takes batches with `segment_ids`, the number
-of the document that each token belongs to, and `positions`, its place in the document:
+`keep_apart(model)` prepares a KerasHub language model. From then on it also takes batches with `segment_ids`, the
+number of the document that each token belongs to, and `positions`, its place in the document:
 
     keep_apart(model)
     logits = model({"token_ids": …, "padding_mask": …, "segment_ids": …, "positions": …})
@@ -36,13 +36,14 @@ PACKED = (
     "Llama3Backbone",
     "MistralBackbone",
     "MixtralBackbone",
+    "Phi3Backbone",
     "QwenBackbone",
     "QwenMoeBackbone",
     "Qwen3Backbone",
-    "Qwen3MoeBackbone",
-    "Phi3Backbone",
     "SmolLM3Backbone",
     "GemmaBackbone",
+    "Gemma3Backbone",
+    "GptOssBackbone",
 )
 """The backbones whose documents can be kept apart; a test compares each with documents that are alone in their rows."""
 
@@ -71,7 +72,9 @@ def keep_apart(model: keras.Model) -> None:
       UsageError: Its layers compute attention in a way that this module does not know.
     """
     backbone = type(model.backbone).__name__
-    if backbone not in PACKED:
+    sees_images = getattr(model.backbone, "vision_encoder", None) is not None
+    by_length = getattr(model.backbone, "rope_scaling_type", None) is not None  # Phi-3: long rows rotate differently
+    if backbone not in PACKED or sees_images or by_length:
         raise UsageError(
             f"documents cannot be kept apart in the rows of a {backbone}",
             key="task.train_data.packing",

@@ -96,9 +96,9 @@ def _backbone_in(directory: Path) -> type | None:
 
 
 def _check_kind(kind: str, preset: str, backbone: type | None) -> None:
-    models = vars(keras_hub().models).values()
     base = getattr(keras_hub().models, kind)
-    fitting = [one.backbone_cls for one in models if isinstance(one, type) and issubclass(one, base)]
+    named = vars(keras_hub().models).values()
+    fitting = [getattr(one, "backbone_cls", None) for one in named if isinstance(one, type) and issubclass(one, base)]
     if backbone is not None and backbone not in fitting:
         raise UsageError(
             f"is a preset of {backbone.__name__}, of which KerasHub has no {kind}",

@@ -49,10 +49,14 @@ def add_adapters(backbone: Any, config: LoraConfig) -> None:
         raise UsageError(reason, key="task.lora.targets", received=unknown[0], remedy=nearest(unknown[0], able))
     if not able.intersection(targets):
         reason = f"KerasHub chooses no layers for {type(backbone).__name__}"
-        raise UsageError(reason, key="task.lora.targets", received=[], remedy=f"choose some of {', '.join(sorted(able))}")
+        raise UsageError(
+            reason, key="task.lora.targets", received=[], remedy=f"choose some of {', '.join(sorted(able))}"
+        )
     backbone.enable_lora(config.rank, targets)
-    if config.alpha is not None:
-        for layer in adapted(backbone):
+    for layer in adapted(backbone):
+        for variable in layer.trainable_variables:
+            variable.trainable = variable.name.startswith("lora_")  # a file of adapters has no biases
+        if config.alpha is not None:
             layer.lora_alpha = config.alpha
 
 
