@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from everstep.data.labels import IGNORED
 from everstep.errors import UsageError
 from everstep.task.config import GenerationConfig
-
-IGNORED = -1
-"""The label of a token to ignore: it counts neither in the loss nor in metrics."""
 
 PADDING = 0
 """The token that pads a sequence; it is never a label."""

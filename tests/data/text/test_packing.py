@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstep.data.labels import IGNORED
 from everstep.data.text.packing import Packing, pack
 from everstep.data.text.plans import BucketPlan, PackedPlan
-from everstep.data.text.stream import IGNORED, Pieces, TextStream
+from everstep.data.text.stream import Pieces, TextStream
 from everstep.data.text.token_store import TokenStore
 
 lengths_of = st.lists(st.integers(1, 16), min_size=1, max_size=60)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from everstep.data.labels import IGNORED
 from everstep.data.text import ByteTokenizer, TextDataConfig, text_stream
-from everstep.data.text.stream import IGNORED, PACKED
+from everstep.data.text.stream import PACKED
 from everstep.errors import UsageError
 from everstep.testing import streams
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everstep.data.labels import IGNORED
 from everstep.data.records import Records, open_records
 from everstep.data.stream import OwnRows, Part, Stream
 from everstep.data.text.config import TextDataConfig
@@ -14,9 +15,6 @@ from everstep.data.text.token_store import TokenStore, tokenized
 from everstep.data.text.tokenizers import Tokenizer
 from everstep.errors import UsageError
 from everstep.types import Batch
-
-IGNORED = -1
-"""The label of a position that does not count."""
 
 TOKENS, MASK, SEGMENTS, POSITIONS = "token_ids", "padding_mask", "segment_ids", "positions"
 """The names of the arrays that a model may be given; see `TextStream`."""
