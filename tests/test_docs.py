@@ -276,7 +276,10 @@ def test_commands_parse():
         if words[1:2] == ["--help"]:
             words.pop()
         with root.make_context("everstep", words, resilient_parsing=True) as context:
-            load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            try:
+                load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            except Exception as error:
+                pytest.fail(f"{page}: everstep {shlex.join(words)}: {error}")
 
 
 def test_overrides_fit():
