@@ -28,7 +28,7 @@ Epoch = Callable[[], Iterable[Any]]
 
 def run(options: Options) -> Iterator[Case]:
     """Yields a case for each source and each way to read it."""
-    from everstep.data.advice import recommended_workers
+    from everstep.data.workers import recommended_workers
     from everstep.engine import backend
 
     backend.select((options.installed_backends or ["jax"])[0])
@@ -151,7 +151,7 @@ def _grain(source: Any) -> Any:
 def _py_dataset(paths: list[Path]) -> Any:
     import keras
 
-    from everstep.data.advice import recommended_workers
+    from everstep.data.workers import recommended_workers
 
     class Batches(keras.utils.PyDataset):
         """Batches of the folder, computed by threads."""

@@ -1,4 +1,7 @@
-"""Threads and processes that compute several batches of a dataset at once, and return them in order."""
+"""Threads and processes that compute several batches of a dataset at once, and return them in order.
+
+Their number follows one rule, `recommended_workers`: a core for each, and one left for the training thread.
+"""
 
 import abc
 import collections
@@ -17,6 +20,15 @@ import numpy as np
 from everstep.data import randomness
 from everstep.errors import TrainingError, UsageError
 
+MOST_WORKERS = 16
+"""More workers seldom help: reading, or copying their batches to the training process, is the limit then."""
+
+
+def recommended_workers() -> int:
+    """Returns the cores that this process may use minus one, at least 1 and at most 16."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(usable - 1, 1), MOST_WORKERS)
+
 
 def end_with_parent() -> None:
     """Ends this worker process as soon as the process that started it has ended.
@@ -33,8 +45,8 @@ def _exit_after(parent: multiprocessing.process.BaseProcess) -> None:
     os._exit(1)
 
 
-Numbers = Iterable[tuple[int, int]]
-"""The batches to compute: the place of each in its epoch, and its number in the dataset."""
+Numbers = Iterable[tuple[int, Any]]
+"""The batches to compute: the place of each in its epoch, and its number in the dataset, or what else selects it."""
 
 
 class Workers(abc.ABC):
@@ -53,7 +65,7 @@ class Workers(abc.ABC):
     def map(self, numbers: Numbers) -> Iterator[Any]:
         """Yields the batches in the order of their numbers."""
 
-    def _in_order(self, submit: Callable[[int, int], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
+    def _in_order(self, submit: Callable[[int, Any], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
         """Calls `submit` for each batch, and yields the results of the functions that it returns, the oldest first."""
         coming, waiting = iter(numbers), collections.deque[Callable[[], Any]]()
         while True:
@@ -144,7 +156,7 @@ def _initialize(dataset: Any) -> None:
     _dataset = dataset
 
 
-def _compute(number: int, seed: int, epoch: int) -> Any:
+def _compute(number: Any, seed: int, epoch: int) -> Any:
     words = randomness.generator(seed, epoch).integers(2**32, size=16)  # as BorrowedRandomness does
     random.seed(words.tobytes())
     np.random.seed(words)
