@@ -166,7 +166,7 @@ def test_export_all_writes_both_formats(torch, tmp_path):
 
 
 def test_the_example_of_the_documentation_runs(torch, tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2] / "docs" / "export.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
     code, printed = re.search(
         r"```python torch\n(.*?)```\s+```text output\n(.*?)```", page.read_text(), re.DOTALL
     ).groups()

@@ -1,1 +1,4 @@
-"""Experiments with KerasHub models: `hub/causal_lm`, `hub/text_classifier`, `hub/image_classifier`. Imports no Keras."""
+"""Experiments with KerasHub models: `hub/causal_lm`, `hub/text_classifier`, `hub/image_classifier`.
+
+Imports no Keras.
+"""
