@@ -8,8 +8,8 @@ import collections
 import concurrent.futures
 import itertools
 import multiprocessing
-import multiprocessing.pool
 import os
+import queue
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -77,17 +77,40 @@ class Workers(abc.ABC):
 
 
 class Threads(Workers):
-    """Threads that end with the process, even if the dataset hangs in one of them."""
+    """Threads that end with the process, even if the dataset hangs in one of them.
+
+    They end when the iterator that `map` returns is closed, or collected as garbage. Nothing waits for them then, and
+    no lock is taken: the garbage collector may run in any thread.
+    """
 
     def map(self, numbers: Numbers) -> Iterator[Any]:
         """Yields the batches in the order of their numbers."""
-        pool = multiprocessing.pool.ThreadPool(self._workers)
+        jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Any] | None] = queue.SimpleQueue()
+        wanted = [True]
+
+        def work() -> None:
+            while (job := jobs.get()) is not None:
+                future, number = job
+                if not wanted[0]:
+                    return
+                try:
+                    future.set_result(self._dataset[number])
+                except BaseException as error:
+                    future.set_exception(error)
+
+        def submit(place: int, number: Any) -> Callable[[], Any]:
+            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            jobs.put((future, number))
+            return future.result
+
+        for _ in range(self._workers):
+            threading.Thread(target=work, name="everstep-data", daemon=True).start()
         try:
-            yield from self._in_order(
-                lambda place, number: pool.apply_async(self._dataset.__getitem__, (number,)).get, numbers
-            )
+            yield from self._in_order(submit, numbers)
         finally:
-            pool.terminate()  # does not wait for the threads
+            wanted[0] = False
+            for _ in range(self._workers):
+                jobs.put(None)
 
 
 class Processes(Workers):

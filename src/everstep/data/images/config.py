@@ -79,8 +79,8 @@ class ImageDataConfig(DataConfig):
     """Random changes of training images."""
     workers: int | None = None
     """Images decoded at the same time. None: a worker for each core but one; 0: in the thread that reads batches."""
-    worker_kind: Literal["threads", "processes"] = "threads"
-    """Threads, or processes: those take longer to start, and are faster for tiny images on many cores."""
+    worker_kind: Literal["auto", "threads", "processes"] = "auto"
+    """Threads or processes. Auto: threads for up to four workers; more are faster as processes, which start slowly."""
 
     @property
     def height_and_width(self) -> tuple[int, int]:

@@ -12,11 +12,15 @@ from everstep.data.images.decoding import BadImage
 from everstep.data.images.sources import Encoded, ImageSource
 from everstep.data.images.transforms import Transform, sample_generator
 from everstep.data.stream import OwnRows, Part, Stream
-from everstep.data.workers import Processes, Threads, Workers, recommended_workers
+from everstep.data.workers import Processes, Threads, recommended_workers
 from everstep.types import Batch
 
 PIECE = 16
 """Images that a worker prepares at a time."""
+
+MOST_THREADS = 4
+"""More workers are processes: measured on 16 cores, 8 threads decode 1.4 to 2 times fewer images a second than 8
+processes, up to 4 threads about as many."""
 
 _AHEAD = 4  # pieces for each worker that are prepared before they are needed
 
@@ -117,14 +121,12 @@ class ImageStream(Stream):
         workers = recommended_workers() if config.workers is None else config.workers
         if not workers:
             return (self._loader[job] for _, job in jobs)
-        kind: Workers
-        if config.worker_kind == "threads":
-            kind = Threads(self._loader, workers, _AHEAD * workers)
-        else:
-            if self._processes is None or self._processes.broken:
-                self._processes = Processes(self._loader, workers, _AHEAD * workers)
-            kind = self._processes
-        return kind.map(jobs)
+        kind = config.worker_kind
+        if kind == "threads" or (kind == "auto" and workers <= MOST_THREADS):
+            return Threads(self._loader, workers, _AHEAD * workers).map(jobs)
+        if self._processes is None or self._processes.broken:
+            self._processes = Processes(self._loader, workers, _AHEAD * workers)
+        return self._processes.map(jobs)
 
     def _require_usable(self, part: "Loaded | Failed") -> "Loaded":
         if isinstance(part, Failed):
