@@ -1,11 +1,13 @@
 """One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
 
+import functools
 import gc
 import importlib.util
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +109,17 @@ def _restore_registered_optimizers():
         registry._registered.clear()
         registry._registered.update(before)
         registry._extended.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def tiny_preset(tmp_path_factory):
+    """Returns a function that makes a tiny KerasHub preset, once: `tiny_preset("causal_lm", "llama3")`."""
+
+    @functools.cache
+    def made(kind: str, family: str, **arguments: Any) -> str:
+        from everstep.testing import hub
+
+        directory = tmp_path_factory.mktemp("presets") / family
+        return getattr(hub, f"tiny_{kind}")(directory, family, **arguments)
+
+    return made

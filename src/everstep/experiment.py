@@ -645,6 +645,8 @@ def _announce_plan(
             shapes = ", ".join(f"{path or 'x'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in nest.walk(batch))
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
             say(f"{kind} batch: {shapes}{per_epoch}")
+            for note in stream.notes:
+                say(f"{kind} data: {note}")
             if trainer.engine.own_rows is not None and not stream.reads_rows:
                 say(f"the {kind} data has no samples by index: every process reads whole batches and keeps its rows")
             if kind in trainer.data_on_device:

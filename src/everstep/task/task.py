@@ -233,6 +233,13 @@ class Task(abc.ABC):
         features, labels, _ = unpack(inputs)
         return classified(features, labels, outputs)
 
+    def show_written(self, inputs: Batch, model: keras.Model) -> Mapping[str, Any] | None:
+        """Returns texts that the model writes for the first validation samples, by name, for the trackers.
+
+        None, as here, for a task whose model writes no text: then `show` is called.
+        """
+        return None
+
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights from `task_config.init_checkpoint`, as far as they fit the model.
 

@@ -13,6 +13,7 @@ How pixels of other kinds become 8-bit grey or RGB:
 """
 
 import io
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -63,14 +64,34 @@ def decode(data: bytes, channels: int, enough: Choose | None = None) -> Image.Im
             image.load()
             upright = image if orientation == 1 else ImageOps.exif_transpose(image)
             return _converted(upright, MODES[channels])
-    except BadImage:
-        raise
-    except Image.UnidentifiedImageError:
-        raise BadImage(f"is not an image in a known format ({', '.join(FORMATS)})") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise BadImage(f"is too large: {error}") from error
-    except Exception as error:  # Pillow's decoders raise many kinds
-        raise BadImage(f"is damaged: {' '.join(str(error).split())}") from error
+    except Exception as error:
+        raise _bad_image(error) from error
+
+
+def upright_size(data: bytes | os.PathLike[str]) -> tuple[int, int]:
+    """Returns width and height of an image as a viewer shows it; only the start of the file is read.
+
+    Raises:
+      BadImage: It is not an image, or has too many pixels; see `decode`.
+    """
+    try:
+        with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS) as image:
+            _require_modest_size(image)
+            width, height = image.size
+            return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
+    except Exception as error:
+        raise _bad_image(error) from error
+
+
+def _bad_image(error: Exception) -> BadImage:
+    """Returns the error for what Pillow's decoders raise, which is of many kinds."""
+    if isinstance(error, BadImage):
+        return error
+    if isinstance(error, Image.UnidentifiedImageError):
+        return BadImage(f"is not an image in a known format ({', '.join(FORMATS)})")
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return BadImage(f"is too large: {error}")
+    return BadImage(f"is damaged: {' '.join(str(error).split())}")
 
 
 def _require_modest_size(image: Image.Image) -> None:
