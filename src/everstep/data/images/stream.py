@@ -8,6 +8,7 @@ import numpy as np
 
 from everstep.data import randomness
 from everstep.data.arrays import check_batch_size
+from everstep.data.images.config import ImageAugmentation
 from everstep.data.images.decoding import BadImage
 from everstep.data.images.sources import Encoded, ImageSource
 from everstep.data.images.transforms import Transform, sample_generator
@@ -177,14 +178,15 @@ class PieceLoader:
     """
 
     def __init__(self, transform: Transform, seed: int, training: bool) -> None:
-        self._transform, self._seed, self._training = transform, seed, training
+        self._transform, self._seed = transform, seed
+        self._draws = training and transform.augmentation != ImageAugmentation()
 
     def __getitem__(self, job: Job) -> Loaded | Failed:
         epoch, numbers, encoded = job
         shape = self._transform.height, self._transform.width, self._transform.channels
         images = np.empty((len(numbers), *shape), np.uint8)
         for place, (number, (data, _)) in enumerate(zip(numbers, encoded, strict=True)):
-            random = sample_generator(self._seed, epoch, number) if self._training else None
+            random = sample_generator(self._seed, epoch, number) if self._draws else None
             try:
                 images[place] = self._transform(_content(data), random)
             except BadImage as error:
