@@ -75,6 +75,7 @@ class Work:
     def params(self, packing: bool) -> Any:
         """Returns the experiment."""
         import everstep
+        import everstep.recipes.hub  # registers it, where Everstep is not installed
 
         data = {
             "input_path": str(self.texts),
