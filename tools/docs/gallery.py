@@ -19,7 +19,7 @@ EXPERIMENTS = {
     "regression/sine": "mae",
     "text/tiny": "accuracy",
     "text/tags": "accuracy",
-    "text/gpt2_tiny": "perplexity",
+    "text/gpt2_tiny": "loss",
     "multitask/digits": "digit/accuracy",
 }
 """What is trained, and the metric that is drawn."""
@@ -47,7 +47,10 @@ def curve(rows: list[dict[str, str]], name: str) -> list[tuple[float, float]]:
 
 def draw(rows: list[dict[str, str]], metric: str) -> str:
     """Returns an SVG with the metric in training and validation."""
-    train, validation = curve(rows, metric), curve(rows, f"validation_{metric}")
+    train, validation = (
+        curve(rows, "training_loss" if metric == "loss" else metric),
+        curve(rows, f"validation_{metric}"),
+    )
     points = [*train, *validation]
     steps, low, high = max(x for x, _ in points), min(y for _, y in points), max(y for _, y in points)
 
@@ -62,7 +65,6 @@ def draw(rows: list[dict[str, str]], metric: str) -> str:
     text = '<text font-family="sans-serif" font-size="11" fill="#888" x="{}" y="{}" text-anchor="{}">{}</text>'
     labels = [(42, 122, "end", f"{low:.3g}"), (42, 26, "end", f"{high:.3g}"), (46, 136, "start", "0")]
     labels += [(286, 136, "end", f"{steps:,.0f} steps"), (46, 14, "start", metric)]
-    labels += [(286, 14, "end", "green: training, orange: validation")]
     frame = '<path fill="none" stroke="#888" d="M46 20 V118 H288"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="300" viewBox="0 0 300 142">{frame}{lines}'
