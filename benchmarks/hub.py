@@ -75,6 +75,7 @@ class Work:
     def params(self, packing: bool) -> Any:
         """Returns the experiment."""
         import everstep
+        import everstep.recipes.hub  # registers it, where Everstep is not installed
 
         data = {
             "input_path": str(self.texts),
@@ -209,10 +210,8 @@ def compare(work: Work) -> dict[str, Any]:
 
     rates = ours(work, work.rounds, run_fit)
     figures = {"ours": [round(rate) for rate in rates], "fit": [round(rate) for rate in others]}
-    ratio = statistics.median(rates) / statistics.median(others)
-    print(
-        f"{work.name:12s} tokens/s ours {statistics.median(rates):,.0f}, fit {statistics.median(others):,.0f}: {ratio:.3f}"
-    )
+    own, theirs = statistics.median(rates), statistics.median(others)
+    print(f"{work.name:12s} tokens/s: ours {own:,.0f}, fit {theirs:,.0f}, ratio {own / theirs:.3f}", flush=True)
     return {"name": f"KerasHub GPT-2, {work.name}", "unit": "tokens/s", "values": figures}
 
 
