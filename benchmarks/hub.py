@@ -234,6 +234,8 @@ def main() -> int:
     parser.add_argument("--memory", nargs=2, metavar=("WORK", "CONTENDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # The experiment sets runtime.deterministic=false; `fit` would run with deterministic operations otherwise.
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
     from everstep.engine import backend
 
     backend.select("jax")
