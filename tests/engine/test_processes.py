@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-DAILY = ["curve,8", "layers"]
+DAILY = ["curve,8", "layers", "tokens"]
 HEAVIER = [
     "classes",
     "clipped_in_the_step",
@@ -20,6 +20,8 @@ HEAVIER = [
     "not_finite",
     "scaled",
     "accumulated",
+    "accumulated_tokens",
+    "tokens",
     "own_step",
 ]
 OTHER_NUMBERS = ("layers", "noise")  # each process draws random numbers of its own
