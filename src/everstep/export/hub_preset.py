@@ -1,8 +1,8 @@
 """The formats of KerasHub models: a preset, a file of LoRA adapters, and a folder for Hugging Face Transformers.
 
-`preset/` has the adapters merged into the weights: KerasHub's `from_preset` loads it anywhere. `adapter.lora.h5` has the
-adapters alone, for `backbone.load_lora_weights` on the preset that they were trained on. `transformers/` is written for
-the models that KerasHub can convert.
+`preset/` has the adapters merged into the weights: KerasHub's `from_preset` loads it anywhere. `adapter.lora.h5` has
+the adapters alone, for `backbone.load_lora_weights` on the preset that they were trained on. `transformers/` is written
+for the models that KerasHub can convert.
 """
 
 import contextlib

@@ -97,9 +97,9 @@ def random_input(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
 def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     """Writes every format of the backend, each loaded back and compared; returns the paths that were written.
 
-    `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. For a KerasHub model also
-    `preset/`, and where they exist `adapter.lora.h5` and `transformers/`. A format that this model or this machine does
-    not support is skipped with a warning.
+    `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. For a KerasHub model
+    also `preset/`, and where they exist `adapter.lora.h5` and `transformers/`. A format that this model or this machine
+    does not support is skipped with a warning.
 
     Args:
       model: The model, built.
@@ -138,8 +138,9 @@ def _formats(model: keras.Model, directory: Path) -> Iterator[tuple[str, Callabl
     if adapted_layers(model):
         yield hub_preset.ADAPTER, hub_preset.export_adapter
     if (directory / hub_preset.PRESET).is_dir() and hub_preset.converts(model):
-        yield hub_preset.TRANSFORMERS, functools.partial(
-            hub_preset.export_transformers, preset=directory / hub_preset.PRESET
+        yield (
+            hub_preset.TRANSFORMERS,
+            functools.partial(hub_preset.export_transformers, preset=directory / hub_preset.PRESET),
         )
 
 
