@@ -66,9 +66,7 @@ def _in_site(name: str) -> str:
         return OWN[name]
     if name.startswith("examples/") and name.endswith(".py"):
         return name.removesuffix(".py") + ".md"
-    if name.startswith("examples/") and name.endswith(
-        "/README.md"
-    ):  # else it becomes the page of its section
+    if name.startswith("examples/") and name.endswith("/README.md"):  # else it becomes the page of its section
         return name.removesuffix("README.md") + "about.md"
     return name.removeprefix("docs/") if name.startswith("docs/") else name
 
