@@ -1,13 +1,14 @@
-"""Language models of the shape of GPT-2, on generated tokens or a file of your own. Imports no Keras.
+"""Language models of the shape of GPT-2, on text, on generated tokens, or a file of tokens. Imports no Keras.
 
 everstep train text/gpt2_124m task.train_data.input_path=train.bin task.validation_data.input_path=val.bin
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from everstep.config import register_experiment, register_task
-from everstep.data.config import DataConfig
+from everstep.data.text.config import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
@@ -20,19 +21,19 @@ from everstep.task.optim.config import OptimizationConfig
 class GPT2Config(TaskConfig):
     """Predicts the next token.
 
-    `input_path` of a data section is a file of tokens: a `.npy` array of whole numbers, or a `.bin` file of uint16 as
-    nanoGPT's scripts write it. It is cut into sequences. Without a path, tokens are generated that follow a rule three
-    times out of four.
+    `input_path` of a data section names text files, see `TextDataConfig`, or one file of tokens: a `.npy` array of
+    whole numbers, or a `.bin` file of uint16 as nanoGPT's scripts write it, which is cut into sequences. Without a
+    path, tokens are generated that follow a rule three times out of four.
     """
 
     model: GPT2ModelConfig = dataclasses.field(default_factory=GPT2ModelConfig)
     """The model's shape."""
-    train_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=32, is_training=True)
+    train_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=32, is_training=True)
     )
     """Sequences to train on."""
-    validation_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=32, is_training=False)
+    validation_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=32, is_training=False)
     )
     """Sequences to evaluate on."""
     generated_sequences: int = 4096
@@ -50,8 +51,19 @@ class GPT2Config(TaskConfig):
         super().validate()
         counts = {name: getattr(self, name) for name in ("generated_sequences", "loss_chunk_tokens")}
         wrong = {name: count for name, count in counts.items() if count is not None and count < 1}
-        if wrong:
-            raise UsageError([Problem(name, "must be at least 1", received=count) for name, count in wrong.items()])
+        problems = [Problem(name, "must be at least 1", received=count) for name, count in wrong.items()]
+        problems += [problem for name in ("train_data", "validation_data") for problem in self._other_lengths(name)]
+        if problems:
+            raise UsageError(problems)
+
+    def _other_lengths(self, section: str) -> Iterator[Problem]:
+        """Yields what would make rows of another length than the model's context, which is fixed."""
+        data: TextDataConfig = getattr(self, section)
+        reason, keys = "the rows of this model have one length, {context}", {"context": "task.model.context"}
+        if data.buckets:
+            yield Problem(f"{section}.buckets", reason, received=data.buckets, mentions=keys)
+        if data.sequence_length not in (None, self.model.context):
+            yield Problem(f"{section}.sequence_length", reason, received=data.sequence_length, mentions=keys)
 
 
 @register_task(GPT2Config)
