@@ -15,6 +15,7 @@ document. The variables are those of the model without packing.
 
 import functools
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from everstep.data.text.stream import POSITIONS, SEGMENTS, TOKENS, text_stream
+from everstep.data.text import text_stream
+from everstep.data.text.stream import POSITIONS, SEGMENTS, TOKENS
 from everstep.data.text.tokenizers import Tokenizer, make_tokenizer
 from everstep.errors import UsageError
 from everstep.recipes.gpt2_config import GPT2ModelConfig
@@ -150,6 +152,9 @@ class GPT2Task(LanguageModelTask):
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns tokens and next tokens, (sequences, context) both; or the stream of text files."""
         config, shape = self.task_config, self.task_config.model
+        named = params.input_path or params.dataset
+        if not named and config.shipped_text:
+            params = params.replace(input_path=_shipped(config.shipped_text, bool(params.is_training)))
         if params.dataset or (params.input_path and not _is_token_file(params.input_path)):
             tokenizer = make_tokenizer(params.tokenizer)
             inputs = PACKED if self.packed else TOKENS
@@ -202,6 +207,12 @@ def _as_packed(tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Returns rows of one document each as a packed model takes them."""
     positions = np.broadcast_to(np.arange(tokens.shape[1], dtype="int32"), tokens.shape)
     return {TOKENS: tokens, SEGMENTS: np.ones_like(tokens), POSITIONS: np.ascontiguousarray(positions)}
+
+
+def _shipped(name: str, training: bool) -> str:
+    """Returns the file of a text that comes with everstep."""
+    part = "train" if training else "validation"
+    return str(resources.files("everstep.recipes").joinpath(f"data/{name}-{part}.jsonl.xz"))
 
 
 def _is_token_file(path: Any) -> bool:
