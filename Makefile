@@ -37,9 +37,10 @@ check: lint
 	$(PYTEST) -n 3 --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 # Two things at once keep two cores busy: all tests on one backend, and beside them lint, types and the other backends.
+# Tests that wait (for a server, a pause, a process that is to die) leave their core to others: three workers, not two.
 test: $(VENV)/.dev $(VENV)/.torch
 	@$(MAKE) --no-print-directory --keep-going lint test-others >$(VENV)/others.log 2>&1 & others=$$!; \
-	$(PYTEST) -n 2 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
+	$(PYTEST) -n 3 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
 	echo "== lint, types, and the tests that depend on the backend, on the other backends"; \
 	wait $$others; others=$$?; cat $(VENV)/others.log; exit $$((first | others))
 

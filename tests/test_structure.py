@@ -53,7 +53,7 @@ LINES = (
     "frontends.flow",
     "run.reproduce",
     "recipes",
-    "recipes.bct",
+    "recipes.bct recipes.hub",
     "launch",
     "launch.tuner launch.submit",
     "launch.sweep",

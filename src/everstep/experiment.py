@@ -19,6 +19,7 @@ import keras
 
 from everstep import redaction
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.checkpoint.digest import weights_digest
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
@@ -49,7 +50,6 @@ from everstep.loop.trainer import Trainer
 from everstep.run import cost, processes
 from everstep.run.attempt import Attempt, Guard, NoGuard, Progress
 from everstep.run.cost import Throughput
-from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.profiling import Profile
 from everstep.run.pruning import pruning_gates

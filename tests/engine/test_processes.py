@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.children import forked
 
 DAILY = ["curve,8", "layers"]
 HEAVIER = [
@@ -36,7 +37,7 @@ def ended(processes, backend, *cases):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, str(script), *cases]
     children = [
-        subprocess.Popen(
+        forked.Popen(
             command, env={**environment, "EVERSTEP_PROCESS_ID": str(rank)} if processes > 1 else environment, **pipes
         )
         for rank in range(processes)

@@ -156,4 +156,5 @@ def choose_tokens(logits: np.ndarray, config: GenerationConfig, random: np.rando
 
 def host_logits(model: keras.Model, features: Any) -> np.ndarray:
     """Returns the logits of a batch as an array; the call is compiled once per shape."""
-    return keras.ops.convert_to_numpy(model.predict_on_batch(features)).astype(np.float32)
+    outputs = keras.Model.predict_on_batch(model, features)  # KerasHub's own would tokenize its inputs
+    return keras.ops.convert_to_numpy(outputs).astype(np.float32)
