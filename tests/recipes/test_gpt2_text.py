@@ -98,7 +98,9 @@ def test_packed_training_learns_what_unpacked_training_learns(path, tmp_path):
     assert np.mean(list(alone.values())) < 5.4, "it has learned something"
 
 
-@pytest.mark.parametrize("extra", [{}, {"loss_chunk_tokens": 100}], ids=["plain", "chunks_and_remat"])
+@pytest.mark.parametrize(
+    "extra", [{}, pytest.param({"loss_chunk_tokens": 100}, marks=pytest.mark.full)], ids=["plain", "chunks_and_remat"]
+)
 def test_packed_run_in_parts_ends_like_a_whole_one(path, tmp_path, extra):
     def run(name, steps):
         params = params_of(path, True, **extra)

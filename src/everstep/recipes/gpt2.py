@@ -129,4 +129,4 @@ def gpt2_shakespeare() -> ExperimentConfig:
         shipped_text="shakespeare",
         generation=GenerationConfig(temperature=0.8, top_k=40, max_tokens=48),
     )
-    return ExperimentConfig(task=task, trainer=_trainer(steps=1000, warmup=50, rate=3e-3, interval=250))
+    return ExperimentConfig(task=task, trainer=_trainer(steps=500, warmup=50, rate=3e-3, interval=250))
