@@ -65,18 +65,21 @@ def name_of(path: Path) -> str:
 
 
 RUN = {"python", "sh run"}
-SHOWN_ON = {"docs/get-started/first-run.md": ["tensorflow"]}
-SHOWN_ON |= dict.fromkeys(
+SHOWN_ON = dict.fromkeys(
     [f"docs/how-to/{name}.md" for name in ("actions", "export", "training-jobs")], ["jax", "tensorflow"]
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
+
+COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md"}
+"""Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
-            daily = pytest.mark.daily(SHOWN_ON.get(name_of(page), ["torch"])[0])
-            yield pytest.param(page, marks=daily, id=name_of(page))
+            name = name_of(page)
+            daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
+            yield pytest.param(page, marks=daily, id=name)
 
 
 @pytest.mark.backend
@@ -273,7 +276,10 @@ def test_commands_parse():
         if words[1:2] == ["--help"]:
             words.pop()
         with root.make_context("everstep", words, resilient_parsing=True) as context:
-            load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            try:
+                load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            except Exception as error:
+                pytest.fail(f"{page}: everstep {shlex.join(words)}: {error}")
 
 
 def test_overrides_fit():
