@@ -61,7 +61,7 @@ def text_stream(
     if config.packing:
         plan = PackedPlan(pieces.lengths, length, config.global_batch_size, seed, drop_remainder)
         full = pieces.lengths.sum() / (len(plan.packing) * length)
-        notes.append(f"packed into {len(plan.packing):,} rows of {length:,} tokens, {full:.1%} full")
+        notes.append(f"packed into {len(plan.packing):,} rows of {length:,} tokens, {100 * full:.1f} % full")
     else:
         buckets = [bucket for bucket in sorted(set(config.buckets)) if bucket < length] + [length]
         plan = BucketPlan(pieces.lengths, buckets, config.global_batch_size, seed, drop_remainder)
