@@ -6,8 +6,9 @@ a child of the test, with a pid, a working directory, an environment, standard s
 can be signalled, killed and waited for.
 
 Use `subprocess` where the start of a process is what is tested: what it imports, what a backend prints when it is
-loaded. Use it, too, where runs in several processes must end with the same bits: processes of one server share the
-seed of Python's hashes, so that an order which depends on it would not be noticed.
+loaded. Where processes must end with the same bits, let one of them come from here, and the others from `subprocess`
+or be the test itself: processes of one server share the seed of Python's hashes, so that an order which depends on it
+would not be noticed.
 
 What is not the Python of this environment (or has options before `-c`, `-m` or the script) is started by `subprocess`,
 and so is everything on systems other than Linux.
@@ -39,8 +40,6 @@ READ_BY_IMPORTS = ("KERAS_", "JAX_", "XLA_", "TF_", "TORCH_", "OMP_", "PYTHON", 
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 PR_SET_CHILD_SUBREAPER = 36
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
-
-
 _LOCK = threading.Lock()  # of this process's being a subreaper, and of the servers
 
 
@@ -99,9 +98,7 @@ class Popen(subprocess.Popen):
             server = _server(json.dumps(fixed, sort_keys=True))
             self.pid = server.fork(request, [number if given == -1 else given for number, given in enumerate(streams)])
         self._child_created = True
-        self._close_pipe_fds(
-            *(parameters[f"{name}{end}"] for name in ("p2c", "c2p", "err") for end in ("read", "write"))
-        )
+        self._close_pipe_fds(*(parameters[name] for name in PIPES))
 
 
 class Server:
@@ -125,9 +122,12 @@ class Server:
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the server's child leaves behind becomes a child of ours
         try:
             socket.send_fds(self.connection, [json.dumps(request).encode()], streams)
-            pid, parent = map(int, self.connection.recv(100).split())
+            answer = self.connection.recv(100)
         finally:
             prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        if not answer:
+            raise ChildProcessError(f"the server has ended with {self.process.wait()}: see its standard error")
+        pid, parent = map(int, answer.split())
         if parent != os.getpid():
             raise ChildProcessError(f"process {pid} is a child of {parent}, and was to be one of {os.getpid()}")
         return pid

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from everstep.data.files import COMPRESSIONS, Patterns, find_files, unpacked
 from everstep.data.records.datasets import ArrayRecord, HuggingFace, is_saved_dataset, open_saved_dataset
+from everstep.data.records.examples import TfExamples
 from everstep.data.records.parquet import Parquet
 from everstep.data.records.records import JoinedRecords, Records
 from everstep.data.records.text_files import Csv, JsonLines, Paragraphs, SpansOfFile, TextLines, WholeFile
@@ -13,7 +14,7 @@ from everstep.errors import Problem, UsageError
 
 _TEXT_KINDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md")
 
-KINDS = (*_TEXT_KINDS, ".parquet", ".pq", ".array_record", ".arrayrecord")
+KINDS = (*_TEXT_KINDS, ".parquet", ".pq", ".array_record", ".arrayrecord", ".tfrecord", ".tfrecords", ".tfrec")
 """What the names of files end with that can be opened; those that are text may be compressed, such as `.jsonl.gz`."""
 
 Documents = Literal["file", "paragraph", "line"]
@@ -34,7 +35,8 @@ def open_records(
 
     Args:
       source: A path, a glob, several of them separated by commas, or a list of those: `.jsonl`, `.parquet`, `.csv`,
-        `.tsv`, `.txt`, `.array_record` files, folders that `datasets` saved, URLs of a store; or a `datasets.Dataset`.
+        `.tsv`, `.txt`, `.array_record`, `.tfrecord` files, folders that `datasets` saved, URLs of a store; or a
+        `datasets.Dataset`.
       key: The configuration key that names them, for errors.
       columns: The columns that are needed; None for all. Parquet files read no others.
       documents: What is one row of a plain text file.
@@ -71,6 +73,8 @@ def _open(file: str, key: str, columns: Sequence[str] | None, documents: Documen
         return Parquet(file, key, columns)
     if name.endswith((".array_record", ".arrayrecord")):
         return ArrayRecord(file, key, array_record)
+    if name.endswith((".tfrecord", ".tfrecords", ".tfrec")):
+        return TfExamples(file, key)
     if not name.endswith(COMPRESSIONS):
         return _open_text(file, key, columns, documents)
     rows = _open_text(unpacked(file, key), key, columns, documents)
