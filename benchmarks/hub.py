@@ -89,7 +89,7 @@ class Work:
             "preset": str(self.preset),
             "train_data": data,
             "lora": {"rank": 8} if adapters else None,
-            "loss_chunk_tokens": self.batch * self.context,
+            "loss_chunk_tokens": 4096,  # a quarter of a batch: the logits of all its tokens would need 1.6 GB
         }
         params = everstep.get_exp_config("hub/causal_lm")
         params.override({"task": task, "runtime": {"mixed_precision_dtype": self.dtype, "deterministic": False}})
@@ -234,6 +234,8 @@ def main() -> int:
     parser.add_argument("--memory", nargs=2, metavar=("WORK", "CONTENDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # The experiment sets runtime.deterministic=false; `fit` would run with deterministic operations otherwise.
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
     from everstep.engine import backend
 
     backend.select("jax")
