@@ -3,14 +3,13 @@
 The processes are threads of this one, each with a checkpointer of its own.
 """
 
-import concurrent.futures
 import json
 import shutil
-import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.pretended_gang import Board, Pretended, together
 
 from everstep.checkpoint import arrays, manifest, partial_read, parts
 from everstep.checkpoint.averaging import average
@@ -20,52 +19,8 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.shared import SharedCheckpointer, _AllReaders
 from everstep.errors import TrainingError
-from everstep.gang import Gang, Member
 from everstep.run.digest import digest
 from everstep.types import ArrayParts
-
-
-class Board:
-    """What the pretended processes have said, by key."""
-
-    def __init__(self):
-        self.said, self.changed = {}, threading.Condition()
-
-    def say(self, key, value):
-        with self.changed:
-            self.said[key] = json.dumps(value)
-            self.changed.notify_all()
-
-    def hear(self, key):
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.said, 60), key
-            return json.loads(self.said[key])
-
-
-class Pretended(Gang):
-    def __init__(self, rank, size, board):
-        self.rank, self.size, self._board, self._count = rank, size, board, 0
-
-    @property
-    def members(self):
-        return [Member(rank, "here", rank) for rank in range(self.size)]
-
-    def share(self, name, value):
-        self._count += 1
-        if self.is_first:
-            self._board.say((name, self._count), value)
-        return self._board.hear((name, self._count))
-
-    def gather(self, name, value):
-        self._count += 1
-        self._board.say((name, self._count, self.rank), value)
-        return [self._board.hear((name, self._count, rank)) for rank in range(self.size)]
-
-    def publish(self, key, value):
-        self._board.say(key, value)
-
-    def hear(self, key, gives_up):
-        return self._board.hear(key)
 
 
 def state(step=1):
@@ -89,13 +44,6 @@ def divided(whole, rank, size):
         part = np.take(array, range(rank * each, (rank + 1) * each), axis)
         found[key] = ArrayParts(array.shape, array.dtype, [(tuple(start), part)])
     return found
-
-
-def together(size, work):
-    """Calls `work` with the checkpointer and the rank of each process, all at once; returns what each returned."""
-    board = Board()
-    with concurrent.futures.ThreadPoolExecutor(size) as threads:
-        return list(threads.map(lambda rank: work(Pretended(rank, size, board), rank), range(size)))
 
 
 def save(folder, size=2, steps=(1,), fails=None, **arguments):
