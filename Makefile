@@ -37,9 +37,10 @@ check: lint
 	$(PYTEST) -n 3 --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 # Two things at once keep two cores busy: all tests on one backend, and beside them lint, types and the other backends.
+# Tests that wait (for a server, a pause, a process that is to die) leave their core to others: three workers, not two.
 test: $(VENV)/.dev $(VENV)/.torch
 	@$(MAKE) --no-print-directory --keep-going lint test-others >$(VENV)/others.log 2>&1 & others=$$!; \
-	$(PYTEST) -n 2 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
+	$(PYTEST) -n 3 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
 	echo "== lint, types, and the tests that depend on the backend, on the other backends"; \
 	wait $$others; others=$$?; cat $(VENV)/others.log; exit $$((first | others))
 
@@ -65,9 +66,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no
 # installed, JAX does. Full runs begin with TensorFlow, so that what does not depend on the backend has seen two.
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
-# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
-# examples, pages with a SavedModel, several processes, and the streams. `make test-full` runs on each all that depends
-# on the backend.
+# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also an
+# example, pages with a SavedModel, several processes, and what of data and checkpoints is marked for it. `make test-full`
+# runs on each all that depends on the backend.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
 ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \

@@ -17,10 +17,10 @@ from keras import ops
 
 import everstep
 from everstep import gang as gangs
+from everstep.checkpoint.digest import digest
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.engine.backend import create_engine, join_gang
-from everstep.run.digest import digest
 from everstep.testing import models
 from everstep.testing.tasks import Regression, Scripted, opened, seeded
 

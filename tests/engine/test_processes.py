@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.children import forked
 
 DAILY = ["curve,8", "layers"]
 HEAVIER = [
@@ -35,12 +36,11 @@ def ended(processes, backend, *cases):
         environment["EVERSTEP_NUM_PROCESSES"] = str(processes)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, str(script), *cases]
-    children = [
-        subprocess.Popen(
-            command, env={**environment, "EVERSTEP_PROCESS_ID": str(rank)} if processes > 1 else environment, **pipes
-        )
-        for rank in range(processes)
-    ]
+    children = []
+    for rank in range(processes):
+        own = {"EVERSTEP_PROCESS_ID": str(rank)} if processes > 1 else {}
+        popen = subprocess.Popen if rank else forked.Popen  # which has other hashes: see `forked.py`
+        children.append(popen(command, env=environment | own, **pipes))
     try:
         printed = [child.communicate(timeout=600) for child in children]
     finally:

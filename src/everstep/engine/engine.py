@@ -32,12 +32,14 @@ An evaluation has the same layers: `evaluate`, `_validate_and_time`, `_validate`
 import abc
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
 import numpy as np
 
+from everstep.checkpoint.digest import Digest, array_bytes
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
@@ -98,6 +100,7 @@ class Engine(abc.ABC):
         self.settings: dict[str, Any] = {}  # how the model was prepared, for the run's record
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
+        self.frozen: list[str] = []  # keys of variables that no step changes; set by `build`
         self.windows: dict[str, WindowSums] = {}
         self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
@@ -151,6 +154,7 @@ class Engine(abc.ABC):
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
             built = len(watched.created)
+            watched.assigned.clear()  # building assigns, too
             shapes = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may need them
                 shapes = self._probe_steps(train_batch, validation_batch, own)
@@ -167,6 +171,8 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
+        slots = {id(variable) for one in self.optimizers for variable in one.variables}  # not assigned through Keras
+        self.frozen = states.frozen(self.variables, watched.assigned | slots)
 
     def release(self) -> None:
         """Drops the references to the task and its data, and copies of the state; compiled programs stay."""
@@ -505,18 +511,38 @@ class Engine(abc.ABC):
         """
         return {key: states.canonical(value) for key, value in self._get(self._saved_keys()).items()}
 
-    def own_state(self, into: OwnState | None = None) -> OwnState:
+    def own_state(self, into: OwnState | None = None, without: Collection[str] = ()) -> OwnState:
         """Returns the state with only the parts of this process of what is divided over several.
 
         Args:
           into: The result of an earlier call that is no longer needed; its memory is reused.
+          without: Keys that are left out.
         """
-        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(self._saved_keys()).items()}
+        keys = [key for key in self._saved_keys() if key not in without]
+        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(keys).items()}
 
-    def read_one_by_one(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields what `state` returns, sorted by key, with one variable at a time in memory."""
-        for key in sorted(self._saved_keys()):
+    def own_weights(self, keys: Sequence[str]) -> OwnState:
+        """Returns some variables in the same form, but those of 8 bits, as in a quantized model, in their own type."""
+        return {key: states.own(value, narrow=True) for key, value in self._held(keys).items()}
+
+    def read_one_by_one(self, keys: Sequence[str] | None = None) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields what `state` returns, or some of it, sorted by key, with one variable at a time in memory."""
+        for key in sorted(self._saved_keys() if keys is None else keys):
             yield key, states.canonical(self._get([key])[key])
+
+    def digest_of(self, keys: Sequence[str]) -> str:
+        """Returns the digest of some variables; see `everstep.checkpoint.digest`."""
+        found = Digest()
+        for key, array in self.read_one_by_one(keys):
+            found.add(key, array)
+        return found.hex()
+
+    def checksums(self, keys: Sequence[str]) -> dict[str, int]:
+        """Returns a number for each variable that is another one if its bits have changed.
+
+        Only this process can compare them. Computed where the variables are: nothing large is copied.
+        """
+        return {key: zlib.crc32(array_bytes(self._get([key])[key])) for key in keys}
 
     @property
     def is_spread(self) -> bool:
@@ -548,17 +574,25 @@ class Engine(abc.ABC):
     def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: value.copy() for key, value in self._get(keys).items()}
 
-    def load(self, state: StoredState, only: tuple[str, ...] | None = None) -> None:
+    def load(
+        self, state: StoredState, only: tuple[str, ...] | None = None, base: Mapping[str, Any] | None = None
+    ) -> None:
         """Replaces the state. Its keys must be exactly those of this engine, or, to evaluate, those of some roles.
 
         Args:
           state: A result of `state`, from this process or another one.
           only: Beginnings of keys, such as `states.EVALUATED`; other keys of `state` are ignored.
+          base: The name and digest of the weights of the model that are not in the state, because the model is built
+            with them.
 
         Raises:
-          UsageError: Keys, shapes or dtypes differ; nothing was changed.
+          UsageError: Keys, shapes or dtypes differ, or the model was built with other weights; nothing was changed.
         """
         expected = {key: self.variables[key] for key in self._saved_keys()}
+        if base is not None and base["name"]:
+            built = [key for key in expected if key.startswith("model/") and key not in state]
+            states.check_base(base, len(built), lambda: self.digest_of(built))
+            expected = {key: variable for key, variable in expected.items() if key not in built}
         if only is not None:
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
             # Attributes of a task may exist only in training; the model is the same in both.

@@ -89,6 +89,29 @@ class Task(abc.ABC):
         """Returns the model."""
         raise UsageError("has no model", key=type(self).__name__, remedy="write build_model()")
 
+    def base_weights(self) -> str:
+        """Returns what the model's frozen weights come from, such as the name or path of a preset; empty for nothing.
+
+        Frozen weights are variables of the model that are not trainable and that no step assigns. Checkpoints do not
+        contain them. A task that returns a name promises that `build_model` provides them again, with the same bits, in
+        every process: then nothing is written, and a checkpoint has the name and the digest of the weights. A resumed
+        run, an evaluation and an export build the model, and refuse to continue if the digest differs. Otherwise the
+        frozen weights are written once, to `base/` in the run directory.
+
+            class FineTuning(everstep.Task):
+                def build_model(self):
+                    backbone = keras_hub.models.Backbone.from_preset(self.task_config.preset)
+                    backbone.enable_lora(rank=8)
+                    …
+
+                def base_weights(self):
+                    return self.task_config.preset
+
+        Called once, when the model is built. If other weights are loaded into the model afterwards (`init_checkpoint`),
+        the name is not used.
+        """
+        return ""
+
     @abc.abstractmethod
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the data that `params` (a DataConfig) describes: arrays, a dataset, a generator function.
@@ -232,6 +255,13 @@ class Task(abc.ABC):
         """
         features, labels, _ = unpack(inputs)
         return classified(features, labels, outputs)
+
+    def show_written(self, inputs: Batch, model: keras.Model) -> Mapping[str, Any] | None:
+        """Returns texts that the model writes for the first validation samples, by name, for the trackers.
+
+        None, as here, for a task whose model writes no text: then `show` is called.
+        """
+        return None
 
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights from `task_config.init_checkpoint`, as far as they fit the model.
