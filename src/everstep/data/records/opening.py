@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from everstep.data.files import Patterns, find_files
 from everstep.data.records.datasets import ArrayRecord, HuggingFace, is_saved_dataset, open_saved_dataset
+from everstep.data.records.examples import TfExamples
 from everstep.data.records.parquet import Parquet
 from everstep.data.records.records import JoinedRecords, Records
 from everstep.data.records.text_files import Csv, JsonLines, Paragraphs, TextLines, WholeFile
@@ -22,6 +23,9 @@ KINDS = (
     ".md",
     ".array_record",
     ".arrayrecord",
+    ".tfrecord",
+    ".tfrecords",
+    ".tfrec",
 )
 """What the names of files end with that can be opened."""
 
@@ -43,7 +47,8 @@ def open_records(
 
     Args:
       source: A path, a glob, several of them separated by commas, or a list of those: `.jsonl`, `.parquet`, `.csv`,
-        `.tsv`, `.txt`, `.array_record` files, folders that `datasets` saved, URLs of a store; or a `datasets.Dataset`.
+        `.tsv`, `.txt`, `.array_record`, `.tfrecord` files, folders that `datasets` saved, URLs of a store; or a
+        `datasets.Dataset`.
       key: The configuration key that names them, for errors.
       columns: The columns that are needed; None for all. Parquet files read no others.
       documents: What is one row of a plain text file.
@@ -81,6 +86,8 @@ def _open(file: str, key: str, columns: Sequence[str] | None, documents: Documen
         return Csv(file, key, "\t" if name.endswith(".tsv") else ",", columns)
     if name.endswith((".array_record", ".arrayrecord")):
         return ArrayRecord(file, key, array_record)
+    if name.endswith((".tfrecord", ".tfrecords", ".tfrec")):
+        return TfExamples(file, key)
     if name.endswith((".txt", ".md")):
         return _TEXTS[documents](file, key)
     return JsonLines(file, key)
