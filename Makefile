@@ -17,7 +17,7 @@ help:
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop and its data beside their peers; fails below a bar"
-	@echo "make docs       build the documentation as a site in site/"
+	@echo "make docs       build the documentation as a site in site/; with VERSION=0.1 in site/0.1/, beside other versions"
 	@echo "make release    build wheel and sdist in dist/, and run the demo from the wheel; uploads nothing"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
 
@@ -90,7 +90,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks bars --backends jax tensorflow
 
 docs: $(VENV)/.dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(if $(VERSION),$(BIN)/python -m tools.docs.versions $(VERSION),$(BIN)/mkdocs build --strict)
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
 
 # What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder.

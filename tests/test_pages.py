@@ -5,7 +5,7 @@ import functools
 import re
 
 import pytest
-from tools.docs import reference
+from tools.docs import gallery, reference
 
 from everstep.cli.commands import COMMANDS
 from everstep.config.registry import experiments, load_entry_points
@@ -37,6 +37,15 @@ def test_a_page_ends_with_where_to_go(page):
     last = FENCE.sub("", page.read_text("utf-8")).rpartition("\n## ")[2]
     assert last.startswith("Next\n"), "its last section is not 'Next'"
     assert "](" in last
+
+
+def test_the_gallery_shows_experiments_that_exist():
+    load_entry_points()
+    text = (DOCS / "gallery.md").read_text("utf-8")
+    named = re.findall(r"`(?:everstep train )?(\w+/\w+)`", text)
+    assert len(named) > 8
+    assert not [name for name in named if name not in experiments() and name != "src/everstep"]
+    assert {name.replace("/", "-") for name in gallery.EXPERIMENTS} == set(re.findall(r"gallery/([\w-]+)\.svg", text))
 
 
 def test_the_readme_fits_on_few_screens():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.docs import versions
 
 import everstep
 
@@ -130,6 +131,21 @@ def test_pictures_are_there_and_described(site):
         for image in elements(page).each("img"):
             assert image.get("alt"), f"{page.name}: {image['src']} says nothing to those who cannot see it"
             assert (page.parent / image["src"]).is_file()
+
+
+def test_the_search_works_from_the_disk(site):
+    """Its index is a script, and so is what stands in for a worker, which browsers refuse to pages of the disk."""
+    assert (site / "search" / "search_index.js").is_file()
+    assert any("iframe-worker" in one.get("src", "") for one in elements(site / "index.html").each("script"))
+
+
+def test_versions_are_listed_newest_first(tmp_path):
+    for name in ("0.1", "0.10", "0.9", "images"):
+        (tmp_path / name).mkdir()
+    assert versions.list_versions(tmp_path) == ["0.10", "0.9", "0.1"]
+    listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
+    assert [entry["aliases"] for entry in listed] == [["latest"], [], []]
+    assert "0.10/index.html" in (tmp_path / "index.html").read_text("utf-8")
 
 
 # -- the reference ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import sys
 import pytest
 from tests.children import forked
 
-DAILY = ["curve,8", "layers"]
+DAILY = ["curve,8", "layers", "tokens"]
 HEAVIER = [
     "classes",
     "clipped_in_the_step",
@@ -21,6 +21,8 @@ HEAVIER = [
     "not_finite",
     "scaled",
     "accumulated",
+    "accumulated_tokens",
+    "tokens",
     "own_step",
 ]
 OTHER_NUMBERS = ("layers", "noise")  # each process draws random numbers of its own

@@ -8,7 +8,7 @@ import pytest
 from tests.children import forked
 
 EVERYDAY = ["clipped_together", "an_overflow_on_one_replica_skips_the_step", "arrays_of_different_lengths"]
-EVERYDAY.append("exported_under_a_strategy")
+EVERYDAY += ["exported_under_a_strategy", "tokens"]
 HEAVIER = [
     "clipped_one_by_one",
     "clipped_in_the_step",

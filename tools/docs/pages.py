@@ -5,6 +5,7 @@ a suffix for the tests. The programs of examples/ and the project's own files be
 """
 
 import ast
+import os
 import posixpath
 import re
 import sys
@@ -25,6 +26,13 @@ OUTPUT = re.compile(r"^```text (?:output|like)$", re.MULTILINE)
 TESTED = re.compile(r"^```(python|sh|yaml) [\w/.]+$", re.MULTILINE)
 DIAGRAM = re.compile(r"^!\[[^\]]*\]\([./]*(images/concepts/\w+\.svg)\)$", re.MULTILINE)
 ESCAPED = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
+
+
+def on_config(config: Any) -> Any:
+    """Shows the menu of versions, where `tools/docs/versions.py` builds one of several."""
+    if os.environ.get("EVERSTEP_DOCS_VERSION"):
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -62,7 +62,8 @@ from everstep.engine.logs import (
 from everstep.engine.probe import collection_paused, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
-from everstep.task.grad import adapt_loss_scaling, forget_scaled
+from everstep.task.grad import adapt_loss_scaling, current_share, forget_scaled
+from everstep.task.optim.accumulation import batch_counts, weigh_batches
 from everstep.task.optim.loss_scale import updates
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
@@ -108,6 +109,7 @@ class Engine(abc.ABC):
         self.is_reused = False  # whether it was built for an earlier call, and compiles nothing in this one
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
         self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
+        self._full_batch = 1  # its samples; set by `build`
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self._resident: dict[str, ResidentData] = {}  # by kind: `train`, `validation`
@@ -145,6 +147,7 @@ class Engine(abc.ABC):
             random numbers.
         """
         batch = validation_batch if train_batch is None else train_batch
+        self._full_batch = size_of(batch)
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
         for given in (train_batch, validation_batch):
             check_leaves(given)
@@ -217,6 +220,8 @@ class Engine(abc.ABC):
             self.optimizer.build(self.model.trainable_variables)
         for held in self.optimizers:
             adapt_loss_scaling(held)
+            if not self.task.averages_batches:
+                weigh_batches(held)
 
     @property
     def optimizers(self) -> list[Any]:
@@ -260,7 +265,32 @@ class Engine(abc.ABC):
     def _train_step(self, batch: Batch) -> None:
         """Runs one training step and adds its logs to the window; the backend calls it inside of `_guarded`."""
         window = self.windows["train"]
-        self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
+
+        def step(part: Batch) -> None:
+            own, whole = self._batch_weight(part)
+            with batch_counts(whole):
+                logs = self._user_step(part, window.metrics)
+            window.add(logs, own)
+
+        self._on_devices(step, batch)
+
+    def _batch_weight(self, part: Batch) -> tuple[Any, Any]:
+        """Returns how much the part of a batch of this device counts in the logs, and the whole batch in an update.
+
+        The first is a number of samples, or what the task counts instead. The second is relative to a full batch, so
+        that it is 1 for each batch of equally many samples.
+        """
+        share, own = current_share(), self._own_weight(part)
+        if isinstance(own, int):
+            return own, (own if share is None else share.samples) / self._full_batch
+        return own, (own if share is None else share.weigh(own)) / float(self._full_batch)
+
+    def _own_weight(self, part: Batch) -> Any:
+        """Returns how much a part of a batch counts by itself: the number of its samples, or a tensor."""
+        if type(self.task).batch_weight is Task.batch_weight:
+            return size_of(part)
+        weight = self.task.batch_weight(self.composed(part))
+        return size_of(part) if weight is None else keras.ops.cast(weight, "float32")
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """Runs one validation step and adds its logs to the window; returns its outputs."""
@@ -268,7 +298,7 @@ class Engine(abc.ABC):
 
         def step(part: Batch) -> dict[str, Any]:
             outputs = self._user_validation(part, window.metrics)
-            window.add(outputs, size_of(part))
+            window.add(outputs, self._own_weight(part))
             return outputs
 
         return self._on_devices(step, batch)

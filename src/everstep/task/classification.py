@@ -107,6 +107,11 @@ class TokenClassificationTask(Task):
         known, weight = _known(labels, kwargs.pop("sample_weight", None))
         super().process_metrics(metrics, known, model_outputs, sample_weight=weight, **kwargs)
 
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns the weight of all tokens that count; without labels, None."""
+        _, labels, sample_weight = self.unpack(inputs)
+        return None if labels is None else ops.sum(_known(labels, sample_weight)[1])
+
     def check_batch(self, inputs: Batch) -> None:
         """Refuses labels that are not a class of the model, except `IGNORED`."""
         labels = unpack(inputs)[1]
@@ -169,6 +174,10 @@ class LanguageModelTask(TokenClassificationTask):
         loss, entropy = self._chunked_loss(inputs, model, training=False)
         self._update_perplexity(metrics, entropy, inputs)
         return {self.loss: loss}
+
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns the weight of all tokens that are predicted, and count."""
+        return super().batch_weight(with_next_tokens(inputs))
 
     def _chunked_loss(self, inputs: Batch, model: keras.Model, training: bool) -> tuple[Any, Any]:
         """Returns the loss, and the mean cross-entropy in it."""

@@ -51,6 +51,10 @@ class Task(abc.ABC):
     watch: str = ""
     """The log of `train_step` that must stay finite; empty for the loss, or, without a loss, the first one."""
 
+    averages_batches: bool = False
+    """Whether every batch counts the same when an optimizer accumulates gradients, as in Keras's `fit`; otherwise it
+    counts by `batch_weight`."""
+
     label_classes: int | None = None
     """The number of classes of the labels, if tracing the step shows it; set by the engine."""
 
@@ -173,6 +177,22 @@ class Task(abc.ABC):
         with explain_missing_labels(features, labels):
             self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
+
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns how much a batch counts: what its mean loss was divided by, a scalar. None for its samples.
+
+        A task whose loss is a mean over something else than samples, such as tokens, returns how many there are. Then
+        gradient accumulation, several devices and processes, and the logs of a window weigh each batch, or part of a
+        batch, by it: k small batches train as the large batch with all their tokens does.
+
+            def batch_weight(self, inputs):
+                tokens, labels = inputs
+                return ops.sum(labels != IGNORED)
+
+        Runs inside the compiled step, before it, on the same inputs. Losses of layers that are part of the loss are
+        weighted with it: a regularizer, which is the same for every batch, counts once.
+        """
+        return None
 
     def unpack(self, inputs: Batch) -> tuple[Any, Any, Any]:
         """Returns features, labels and sample weights of a batch; missing ones are None.
