@@ -183,7 +183,8 @@ _ROTARY = {"num_query_heads": 2, "num_key_value_heads": 1}
 _LLAMA3 = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
 
 _CAUSAL: dict[str, tuple[str, Callable[[Any], Any], dict[str, Any]]] = {
-    "gpt2": ("GPT2", _byte_pairs("<|endoftext|>"), _LEARNED),
+    # Transformers, and so KerasHub, takes the inner width of GPT-2 for four times the outer one.
+    "gpt2": ("GPT2", _byte_pairs("<|endoftext|>"), {**_LEARNED, "intermediate_dim": 128}),
     "opt": ("OPT", _byte_pairs("<pad>", "</s>"), _LEARNED),
     "bloom": ("Bloom", _byte_pairs("<unk>", "<s>", "</s>", "<pad>"), {"num_heads": 2}),
     "llama3": ("Llama3", _byte_pairs(*_LLAMA3), _ROTARY),

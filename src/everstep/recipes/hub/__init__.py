@@ -8,7 +8,7 @@ from typing import Any
 from everstep.config import register_experiment, register_task
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
-from everstep.recipes.hub.config import CausalLMConfig
+from everstep.recipes.hub.config import CausalLMConfig, TextClassifierConfig
 from everstep.task.optim.config import OptimizationConfig
 
 
@@ -24,6 +24,20 @@ def causal_lm_task(config: CausalLMConfig, **kwargs: Any) -> Any:
 def causal_lm() -> ExperimentConfig:
     """A KerasHub language model on texts: set task.preset, task.train_data.input_path, and task.lora.rank for LoRA."""
     return ExperimentConfig(task=CausalLMConfig(), trainer=_trainer(rate=2e-4))
+
+
+@register_task(TextClassifierConfig)
+def text_classifier_task(config: TextClassifierConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.hub.text_classifier import TextClassifierTask
+
+    return TextClassifierTask(config, **kwargs)
+
+
+@register_experiment("hub/text_classifier")
+def text_classifier() -> ExperimentConfig:
+    """A KerasHub classifier of texts: set task.preset, task.classes and task.train_data.input_path."""
+    return ExperimentConfig(task=TextClassifierConfig(), trainer=_trainer(rate=5e-5))
 
 
 def _trainer(rate: float) -> TrainerConfig:

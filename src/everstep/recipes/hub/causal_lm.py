@@ -8,7 +8,7 @@ import numpy as np
 
 from everstep.data.text import text_stream
 from everstep.data.text.tokenizers import make_tokenizer
-from everstep.engine.hub import keras_hub
+from everstep.engine.hub import greedy, keras_hub
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import UsageError
 from everstep.recipes.hub.packing import documents, keep_apart
@@ -118,30 +118,5 @@ class CausalLMTask(LanguageModelTask):
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the texts that `params` name, as batches of tokens."""
         tokenizer = make_tokenizer(params.tokenizer, self.tokenizer)
-        return text_stream(params, tokenizer, context=self._context or 0, vocabulary=self._vocabulary)
-
-
-def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], length: int, max_tokens: int, stop: int | None
-) -> list[list[int]]:
-    """Returns the most likely continuations of prompts, computed by KerasHub.
-
-    Args:
-      model: A KerasHub causal language model, compiled or not.
-      prompts: Tokens; each prompt is shorter than `length`.
-      length: Tokens of prompts and continuations together.
-      max_tokens: How many tokens to write at most.
-      stop: The token that ends a text.
-    """
-    model.sampler = keras_hub().samplers.GreedySampler()
-    model.generate_function = None
-    rows, mask = (np.zeros((len(prompts), length), dtype) for dtype in ("int32", "bool"))
-    for row, known, prompt in zip(rows, mask, prompts, strict=True):
-        row[: len(prompt)], known[: len(prompt)] = prompt, True
-    generate = model.make_generate_function()
-    found = generate({"token_ids": rows, "padding_mask": mask}, stop_token_ids=None if stop is None else [stop])
-    written = []
-    for row, prompt in zip(keras.ops.convert_to_numpy(found["token_ids"]).tolist(), prompts, strict=True):
-        new = row[len(prompt) : len(prompt) + max_tokens]
-        written.append(new[: new.index(stop)] if stop in new else new)
-    return written
+        with not_found():
+            return text_stream(params, tokenizer, context=self._context or 0, vocabulary=self._vocabulary)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from everstep.config import Config
+from everstep.data.config import DataConfig
 from everstep.data.text.config import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.task.config import GenerationConfig, TaskConfig
@@ -102,3 +103,62 @@ class CausalLMConfig(HubTaskConfig):
         yield from super()._problems()
         if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 1:
             yield Problem("loss_chunk_tokens", "must be at least 1", received=self.loss_chunk_tokens)
+
+
+@dataclasses.dataclass
+class ClassifierConfig(HubTaskConfig):
+    """What classifiers share: their classes."""
+
+    classes: list[str] = dataclasses.field(default_factory=list)
+    """The names of the classes. Labels in the data are names, or numbers from 0 on."""
+    new_head: bool = True
+    """Whether the last layer starts anew; False to continue with that of the preset, which has as many classes."""
+
+    def check_classes(self) -> None:
+        """Checks that there are classes; called before a model is built.
+
+        Raises:
+          UsageError: There are fewer than two, or one twice.
+        """
+        if len(self.classes) < 2:
+            raise UsageError("name at least two", key="task.classes", received=self.classes)
+        if len(set(self.classes)) < len(self.classes):
+            raise UsageError("has a name twice", key="task.classes", received=self.classes)
+
+
+@dataclasses.dataclass
+class LabelledTextConfig(DataConfig):
+    """Texts with a class each. `input_path` names `.jsonl`, `.csv`, `.tsv` or `.parquet` files."""
+
+    text_column: str = "text"
+    """The column that holds the text."""
+    label_column: str = "label"
+    """The column that holds the class, its name or its number."""
+    sequence_length: int | None = None
+    """Tokens in a row of a batch. None: the length of the preset."""
+    long_texts: Literal["refuse", "truncate"] = "refuse"
+    """What happens to texts longer than a row: an error, or their end is left out."""
+
+    def validate(self) -> None:
+        """Checks the length.
+
+        Raises:
+          UsageError: It is too short for a token between the start and the end.
+        """
+        super().validate()
+        if self.sequence_length is not None and self.sequence_length < 3:
+            raise UsageError("must be at least 3", key="sequence_length", received=self.sequence_length)
+
+
+@dataclasses.dataclass
+class TextClassifierConfig(ClassifierConfig):
+    """Classifies texts."""
+
+    train_data: LabelledTextConfig = dataclasses.field(
+        default_factory=lambda: LabelledTextConfig(global_batch_size=16, is_training=True)
+    )
+    """Texts to train on."""
+    validation_data: LabelledTextConfig = dataclasses.field(
+        default_factory=lambda: LabelledTextConfig(global_batch_size=16, is_training=False)
+    )
+    """Texts to evaluate on."""

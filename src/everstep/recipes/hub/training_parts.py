@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from everstep.engine.hub import adapted_layers
 from everstep.errors import UsageError, nearest
 from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
 
@@ -53,16 +54,11 @@ def add_adapters(backbone: Any, config: LoraConfig) -> None:
             reason, key="task.lora.targets", received=[], remedy=f"choose some of {', '.join(sorted(able))}"
         )
     backbone.enable_lora(config.rank, targets)
-    for layer in adapted(backbone):
+    for layer in adapted_layers(backbone):
         for variable in layer.trainable_variables:
             variable.trainable = variable.name.startswith("lora_")  # a file of adapters has no biases
         if config.alpha is not None:
             layer.lora_alpha = config.alpha
-
-
-def adapted(backbone: Any) -> list[Any]:
-    """Returns the layers that have adapters."""
-    return [layer for layer in backbone._flatten_layers(include_self=False) if getattr(layer, "lora_enabled", False)]
 
 
 def freeze(model: Any, patterns: Sequence[str]) -> None:
