@@ -172,6 +172,14 @@ def test_a_named_base_is_not_saved_and_the_run_resumes_on_it(uninterrupted, tmp_
     assert logs["validation_loss"] == run("eval", uninterrupted, FineTuning())[1]["validation_loss"]
 
 
+def test_a_named_base_with_averages_of_all_weights_is_evaluated(tmp_path):
+    params = tiny_params(train_steps=8)
+    params.override({"trainer": {"optimizer_config": {"ema": {"trainable_weights_only": False}}}})
+    _, logs = run("train_and_eval", tmp_path, Named(), params)
+    _, again = run("eval", tmp_path, Named(), params)
+    assert again["validation_loss"] == pytest.approx(logs["validation_loss"], rel=1e-5)
+
+
 def test_another_base_is_refused_before_anything_is_trained(tmp_path):
     run("train", tmp_path, Named(), train_steps=8)
     before = files(tmp_path)

@@ -325,7 +325,8 @@ class Trainer:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
         base = meta.get(BASE_KEY)
         if self._train_feed is None:
-            self.engine.load(with_averages(state), EVALUATED, base)
+            averaged = {key: array for key, array in with_averages(state).items() if key in state}  # none of a base
+            self.engine.load(averaged, EVALUATED, base)
         else:
             self.engine.load(state, None, base)
         self.global_step = self._window_start = meta["step"]
