@@ -45,8 +45,8 @@ def rematerialize(model: keras.Model, wanted: str | Sequence[str] | None) -> lis
 
 
 def _all_layers(model: keras.Model) -> list[keras.Layer]:
-    backbone = getattr(model, "backbone", None) if is_hub_task(model) else None  # as one unit it would save nothing
-    direct = [layer for one in model.layers for layer in (one.layers if one is backbone else [one])]
+    backbone: Any = getattr(model, "backbone", None) if is_hub_task(model) else None  # as one unit it saves nothing
+    direct = [layer for one in model.layers for layer in ([one] if one is not backbone else one.layers)]
     found = [layer for layer in dict.fromkeys(direct) if not isinstance(layer, keras.layers.InputLayer)]
     if not found:
         raise UsageError("the model has no layers", key=KEY, received="full")
