@@ -1,7 +1,7 @@
 """Bad input of several processes: one line says what is wrong, exit code 2, nothing is left running or on disk.
 
 The table in `docs/how-to/several-machines.md` has the same lines. What is tested daily, in `tests/test_gang.py` and
-`tests/run/test_processes.py`, needs no training.
+`tests/run/test_agreement.py`, needs no training.
 """
 
 import os
