@@ -846,7 +846,7 @@ class OptimizationConfig(CheckedConfig):
 
     @property
     def late_warmup(self) -> str | None:
-        """The key of a warmup that ends when the schedule has reached its last rate, often 0; None if it ends before."""
+        """The key of a warmup that ends after the schedule, so that the rate is never above the last one; else None."""
         warmup, field = self.warmup.type, LENGTHS.get(self.learning_rate.type or "")
         if warmup is None or field is None:
             return None
