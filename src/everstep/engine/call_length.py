@@ -132,6 +132,10 @@ class CallLength:
         """The number of batches to read at once for calls that hold fewer, where that costs as much as one."""
         return max(1, min(SHORT, BYTES_PER_CALL // self._batch_bytes))
 
+    def fits(self, batches: int) -> bool:
+        """Whether so many batches could be copied to the device for one call."""
+        return self._most == STEPS_PER_CALL and batches * self._batch_bytes <= BYTES_PER_CALL
+
     def length(self, window: int, left: int) -> int:
         """Returns how many of the `left` steps of a window the next call holds; the call will be made."""
         with self._lock:

@@ -438,7 +438,7 @@ class Engine(abc.ABC):
           FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
-        feed.expect(n if n > 0 else None)
+        feed.expect(n if n > 0 else None, is_last=True)
         with self._preserved_training_window(), self._seeds_restored_on_error():
             self.reset("validation")
             while n < 0 or done < n:
