@@ -14,7 +14,7 @@ pytestmark = pytest.mark.backend
 
 LOOPS = {
     "tensorflow": dict.fromkeys(models.MODELS, "while"),
-    "jax": {**dict.fromkeys(models.MODELS, "scan"), "cnn": "single"},
+    "jax": {**dict.fromkeys(models.MODELS, "while"), "cnn": "single"},
     "torch": dict.fromkeys(models.MODELS, "eager"),
 }
 

@@ -62,6 +62,11 @@ class Pace:
         self.calls += 1
 
 
+def most_steps(batch_bytes: int) -> int:
+    """Returns the most steps of a call of any length, with batches of so many bytes."""
+    return max(1, min(BYTES_PER_CALL // max(batch_bytes, 1), ANY_STEPS_PER_CALL))
+
+
 class CallLength:
     """Plans the lengths of calls; starts with single steps, until some were timed.
 

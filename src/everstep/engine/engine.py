@@ -84,6 +84,9 @@ class Engine(abc.ABC):
     _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
     """Which lengths calls may have; see `CallLength`."""
 
+    _window_type: type[WindowSums] = WindowSums
+    """The sums of a window."""
+
     def __init__(
         self,
         task: Task,
@@ -157,7 +160,7 @@ class Engine(abc.ABC):
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
             check_unique([metric.name for metric in own[kind]])
-            self.windows[kind] = WindowSums(
+            self.windows[kind] = self._window_type(
                 logged, self._metrics(kind, own), self.task.log_reduction(kind), norms.get(kind)
             )
             self.windows[kind].reset()
@@ -312,11 +315,12 @@ class Engine(abc.ABC):
         if single:
             call_length = CallLength("single")
             call_length.set_batch(self._batch_bytes[kind])
-        place: Callable[[Block], Any] = self.place_block
+        place: Callable[[Block], Any] = self.place_single if single else self.place_block
         data = self._resident.get(kind)
         if data is not None and data.stream is stream:
             arrays, stream = data.arrays, data.rows
-            place = lambda block: PlacedRows(arrays, self.place_block(block))  # noqa: E731
+            place_rows = place
+            place = lambda block: PlacedRows(arrays, place_rows(block))  # noqa: E731
         if self.own_rows is not None:
             stream.keep_rows(self.own_rows)
         return Feed(stream, place, call_length, check, may_wait)
@@ -657,6 +661,10 @@ class Engine(abc.ABC):
     def place_block(self, block: Block) -> Any:
         """Places what this process needs of a block on the device; called by the thread of the feed."""
         return self.place(block.data)
+
+    def place_single(self, block: Block) -> Any:
+        """Places a block of a single batch, in a feed whose calls all hold one."""
+        return self.place_block(block)
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:
