@@ -13,7 +13,7 @@ from everstep.data.stream import BLOCK_SECONDS, Block, OwnRows, Part, Position, 
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
-_ALIGNMENT = 64  # bytes
+ALIGNMENT = 64  # bytes; memory that begins at a multiple is used by CPU backends without a copy
 
 
 class ArrayStream(Stream):
@@ -165,8 +165,8 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Returns a new array, not filled, in memory that a CPU backend uses without a copy."""
     dtype = np.dtype(dtype)
     size = dtype.itemsize * math.prod(shape)
-    buffer = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -buffer.ctypes.data % _ALIGNMENT
+    buffer = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -buffer.ctypes.data % ALIGNMENT
     return buffer[begin : begin + size].view(dtype).reshape(shape)
 
 

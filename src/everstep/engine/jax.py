@@ -267,11 +267,21 @@ class JaxEngine(Engine):
             jax.block_until_ready(self._pending.popleft())
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
+        placed = self._single_step(piece) if self.task.aggregates else piece.placed
         with _explained_lowering():
-            self._values, logs, outputs = self._validate_many(self._values, piece.placed)
+            self._values, logs, outputs = self._validate_many(self._values, placed)
         self._logs = {"validation": logs}
         self._await_earlier_calls(logs)
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
+
+    def _single_step(self, piece: Piece) -> Any:
+        """Returns what is placed of a single batch, for the program that returns the outputs of one step."""
+        placed = piece.placed
+        if isinstance(placed, PartlyFilled):
+            return self.place_single(piece.block)
+        if isinstance(placed, PlacedRows) and isinstance(placed.rows, PartlyFilled):
+            return PlacedRows(placed.arrays, self.place_single(piece.block))
+        return placed
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
