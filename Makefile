@@ -17,7 +17,7 @@ help:
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop and its data beside their peers; fails below a bar"
-	@echo "make docs       build the documentation as a site in site/"
+	@echo "make docs       build the documentation as a site in site/; with VERSION=0.1 in site/0.1/, beside other versions"
 	@echo "make release    build wheel and sdist in dist/, and run the demo from the wheel; uploads nothing"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
 
@@ -37,9 +37,10 @@ check: lint
 	$(PYTEST) -n 3 --backend jax -m "not full" --quick $(PYTEST_ARGS)
 
 # Two things at once keep two cores busy: all tests on one backend, and beside them lint, types and the other backends.
+# Tests that wait (for a server, a pause, a process that is to die) leave their core to others: three workers, not two.
 test: $(VENV)/.dev $(VENV)/.torch
 	@$(MAKE) --no-print-directory --keep-going lint test-others >$(VENV)/others.log 2>&1 & others=$$!; \
-	$(PYTEST) -n 2 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
+	$(PYTEST) -n 3 --backend $(FIRST) -m "not full" $(PYTEST_ARGS); first=$$?; \
 	echo "== lint, types, and the tests that depend on the backend, on the other backends"; \
 	wait $$others; others=$$?; cat $(VENV)/others.log; exit $$((first | others))
 
@@ -65,9 +66,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no
 # installed, JAX does. Full runs begin with TensorFlow, so that what does not depend on the backend has seen two.
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
-# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also the
-# examples, pages with a SavedModel, several processes, and the streams. `make test-full` runs on each all that depends
-# on the backend.
+# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also an
+# example, pages with a SavedModel, several processes, and what of data and checkpoints is marked for it. `make test-full`
+# runs on each all that depends on the backend.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
 ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \
@@ -89,7 +90,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks bars --backends jax tensorflow
 
 docs: $(VENV)/.dev
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(if $(VERSION),$(BIN)/python -m tools.docs.versions $(VERSION),$(BIN)/mkdocs build --strict)
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
 
 # What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder.

@@ -28,7 +28,7 @@ Epoch = Callable[[], Iterable[Any]]
 
 def run(options: Options) -> Iterator[Case]:
     """Yields a case for each source and each way to read it."""
-    from everstep.data.advice import recommended_workers
+    from everstep.data.workers import recommended_workers
     from everstep.engine import backend
 
     backend.select((options.installed_backends or ["jax"])[0])
@@ -42,6 +42,7 @@ def run(options: Options) -> Iterator[Case]:
             for one in rounds.values():
                 one()  # files are in memory then, and functions traced
             yield Case(title, unit, alternate(rounds, options.rounds))
+        yield _cpu_per_image(folder, sorted((folder / "images").rglob("*.jpg")))
         yield _data_wait(folder)
 
 
@@ -136,10 +137,49 @@ def _images(folder: Path, count: int) -> Ways:
             count,
             plain | by_grain | {OURS: _ours(lambda: Images(paths))},
         ),
+        (
+            "JPEG folder by ImageSource",
+            "images/s",
+            count,
+            plain | {"Pillow loop": lambda: _pillow_loop(paths), OURS: _image_source(folder / "images")},
+        ),
         ("JPEG folder as a PyDataset", "images/s", count, plain | {OURS: _ours(lambda: _py_dataset(paths))}),
         *_records(folder, count),
         *_array_records(folder, count),
     ]
+
+
+def _pillow_loop(paths: list[Path]) -> Iterator[Any]:
+    """Yields batches as a hand-written loop does, in one thread: shuffled, decoded, stacked."""
+    images, order = Images(paths), np.random.default_rng(1).permutation(len(paths)).tolist()
+    for start in range(0, len(paths) - BATCH + 1, BATCH):
+        x, y = zip(*(images[number] for number in order[start : start + BATCH]), strict=True)
+        yield np.stack(x), np.array(y)
+
+
+def _image_source(folder: Path) -> Epoch:
+    """Reads the folder as `image/folder` does; it yields bytes, which the device casts."""
+    from everstep.data.images import ImageDataConfig, ImageSource
+    from everstep.data.source import make_stream
+
+    config = ImageDataConfig(
+        input_path=str(folder), size=SIDE, global_batch_size=BATCH, repeat=False, drop_remainder=True
+    )
+    source = ImageSource(config)
+    return lambda: make_stream(source, config, training=True, seed=0)
+
+
+def _cpu_per_image(folder: Path, paths: list[Path]) -> Case:
+    """Returns the CPU time of an image, in milliseconds: it does not depend on what else the machine does."""
+    ways: dict[str, Epoch] = {"Pillow loop": lambda: _pillow_loop(paths), OURS: _image_source(folder / "images")}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(3):
+        for name, epoch in ways.items():
+            begin = time.process_time()
+            for _ in epoch():
+                pass
+            found[name].append((time.process_time() - begin) / len(paths) * 1000)
+    return Case("JPEG folder, CPU time of an image", "ms", found)
 
 
 def _grain(source: Any) -> Any:
@@ -151,7 +191,7 @@ def _grain(source: Any) -> Any:
 def _py_dataset(paths: list[Path]) -> Any:
     import keras
 
-    from everstep.data.advice import recommended_workers
+    from everstep.data.workers import recommended_workers
 
     class Batches(keras.utils.PyDataset):
         """Batches of the folder, computed by threads."""

@@ -1,4 +1,4 @@
-"""Writes the figures of `docs/performance.md` and `docs/scale.md` from `benchmarks/results/*.json`.
+"""Writes the figures of docs/explanation/performance.md and scale.md from `benchmarks/results/*.json`.
 
 `python -m benchmarks.report`: everything between two markers of a page is generated; tests check that pages and results
 agree. With `--check` nothing is written, and the exit code is 1 where they differ.
@@ -13,7 +13,8 @@ from benchmarks.bars import BARS
 from benchmarks.results import OURS, Case, Results
 
 ROOT = Path(__file__).parents[1]
-PAGE, SCALE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "docs" / "scale.md", ROOT / "benchmarks" / "results"
+PAGE, SCALE = ROOT / "docs" / "explanation" / "performance.md", ROOT / "docs" / "explanation" / "scale.md"
+RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -98,7 +99,7 @@ def _memory(cases: list[Case]) -> Iterator[str]:
         cells = [f"{samples[-1][0] / 60:.0f}", f"{notes['steps']:,}", *(f"{size:.0f}" for size in quarters)]
         yield f"| {case.name} | {' | '.join(cells)} | {notes['mb_per_minute']:.2f} |"
     yield ""
-    yield "![Resident memory over the minutes of a run](images/soak.svg)"
+    yield "![Resident memory over the minutes of a run](../images/soak.svg)"
     yield ""
 
 

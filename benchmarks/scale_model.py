@@ -5,7 +5,7 @@
     python -m benchmarks.scale_model --plot docs/images/scale.svg
 
 `scale_measure.py` measures what one process costs; the formulas here say how often that happens for N of them. Nothing
-here was run on more than a few processes. `docs/scale.md` is generated from the same tables (`benchmarks/report.py`).
+here was run on more than a few processes. `docs/explanation/scale.md` is generated from the same tables by `report.py`.
 
 All times are seconds, all sizes bytes, unless a name says otherwise.
 """
@@ -655,7 +655,7 @@ def seconds(value: float) -> str:
 
 
 def generated(results: Results) -> str:
-    """Returns the figures of `docs/scale.md` as Markdown."""
+    """Returns the figures of `docs/explanation/scale.md` as Markdown."""
     machine, measured = results.machine, Measured.of(results)
     lines = [*summary(measured), ""]
     for title, header, rows in tables(measured):

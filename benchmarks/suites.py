@@ -29,6 +29,7 @@ PROGRAMS: dict[str, str] = {
     "device_data": "batches that are gathered on the device",
     "torch_steps": "steps on PyTorch",
     "gpt2": "GPT-2 with 124 M parameters",
+    "hub": "KerasHub's GPT-2: pretraining, and adapters on packed texts, beside fit",
     "startup": "from the command to the first step",
     "forward": "evaluation and prediction",
 }

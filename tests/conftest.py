@@ -1,12 +1,15 @@
 """One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
 
+import functools
 import gc
 import importlib.util
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("everstep.testing")
@@ -28,15 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["KERAS_BACKEND"] = backend  # before any test module imports Keras
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of PyTorch: several tests run at once
+    hypothesis.settings.register_profile("tests", deadline=None)  # a machine may be slow
+    hypothesis.settings.load_profile("tests")
     _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
     _start_children_sooner(config.rootpath / "tests" / "children")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Lets the garbage collector run less often, and leave alone all that is imported: each of its runs takes long."""
-    import hypothesis  # looks at referrers when it is imported, which a frozen object has none of
-
-    del hypothesis
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -107,3 +109,17 @@ def _restore_registered_optimizers():
         registry._registered.clear()
         registry._registered.update(before)
         registry._extended.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def tiny_preset(tmp_path_factory):
+    """Returns a function that makes a tiny KerasHub preset, once: `tiny_preset("causal_lm", "llama3")`."""
+
+    @functools.cache
+    def made(kind: str, family: str, **arguments: Any) -> str:
+        from everstep.testing import hub
+
+        directory = tmp_path_factory.mktemp("presets") / family
+        return getattr(hub, f"tiny_{kind}")(directory, family, **arguments)
+
+    return made

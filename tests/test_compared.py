@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docs" / "compared.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "explanation" / "compared.md").read_text("utf-8")
 
 
 def rows(text: str) -> list[list[str]]:

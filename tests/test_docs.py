@@ -65,16 +65,21 @@ def name_of(path: Path) -> str:
 
 
 RUN = {"python", "sh run"}
-SHOWN_ON = {"first-run.md": ["tensorflow"]}
-SHOWN_ON |= dict.fromkeys(["actions.md", "export.md", "training.md"], ["jax", "tensorflow"])
+SHOWN_ON = dict.fromkeys(
+    [f"docs/how-to/{name}.md" for name in ("actions", "export", "training-jobs")], ["jax", "tensorflow"]
+)
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
+
+COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md"}
+"""Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
-            daily = pytest.mark.daily(SHOWN_ON.get(page.name, ["torch"])[0])
-            yield pytest.param(page, marks=daily, id=name_of(page))
+            name = name_of(page)
+            daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
+            yield pytest.param(page, marks=daily, id=name)
 
 
 @pytest.mark.backend
@@ -86,8 +91,8 @@ def test_code_runs(page, tmp_path, monkeypatch):
     In `text like` a number with a point stands for any such number, and `…` for anything: what a clock has made.
     """
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    if backend not in SHOWN_ON.get(page.name, [backend]):
-        pytest.skip(f"the page shows what is printed on {SHOWN_ON[page.name]}")
+    if backend not in SHOWN_ON.get(name_of(page), [backend]):
+        pytest.skip(f"the page shows what is printed on {SHOWN_ON[name_of(page)]}")
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"docs_{page.stem.replace('-', '_').lower()}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -271,7 +276,10 @@ def test_commands_parse():
         if words[1:2] == ["--help"]:
             words.pop()
         with root.make_context("everstep", words, resilient_parsing=True) as context:
-            load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            try:
+                load(words[0]).make_context(words[0], list(words[1:]), parent=context).close()
+            except Exception as error:
+                pytest.fail(f"{page}: everstep {shlex.join(words)}: {error}")
 
 
 def test_overrides_fit():
@@ -285,7 +293,7 @@ def test_overrides_fit():
 
 
 def test_every_command_has_its_page():
-    named = {words[0] for page, words in commands() if page == "docs/commands.md"}
+    named = {words[0] for page, words in commands() if page == "docs/reference/commands.md"}
     assert set(COMMANDS) <= named
 
 
@@ -339,7 +347,12 @@ def test_files_that_are_named_exist(page):
 
 
 def test_guarantees_are_measured_by_programs_that_exist():
-    exact = (ROOT / "docs" / "guarantees.md").read_text("utf-8").partition("## Exact")[2].partition("\n## ")[0]
+    exact = (
+        (ROOT / "docs" / "explanation" / "guarantees.md")
+        .read_text("utf-8")
+        .partition("## Exact")[2]
+        .partition("\n## ")[0]
+    )
     named = [name for line in exact.splitlines() for name in re.findall(r"`(\w+)`", line.rpartition(" | ")[2])]
     assert len(named) > 8
     assert not [name for name in named if not (ROOT / "benchmarks" / "reliability" / f"{name}.py").exists()]
@@ -419,7 +432,7 @@ def _part(cell: str) -> str:
 def test_dependencies_are_explained():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text("utf-8")
     wanted = [*project["dependencies"], *(line for name in extras if name != "all" for line in extras[name])]
     names = {re.match(r"[\w-]+", line)[0] for line in wanted} | set(extras)
     assert not [name for name in sorted(names) if f"`{name}`" not in page]

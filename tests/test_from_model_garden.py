@@ -15,7 +15,7 @@ from everstep.task.optim import config as optimizers
 from everstep.task.optim.config import ClippingConfig
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "from-model-garden.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "coming-from" / "model-garden.md").read_text("utf-8")
 
 GROUPS = {"T": 18, "R": 6, "C": 19, "M": 12, "TR": 8, "O": 16, "K": 10, "B": 5, "A": 6, "V": 3, "E": 2, "S": 5}
 GROUPS |= {"P": 12, "D": 7, "G": 5, "X": 5}

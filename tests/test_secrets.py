@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import forked
 
 from everstep import redaction
 from everstep.config import apply, dialect, load_file
@@ -31,6 +32,7 @@ from planted_secrets import ENVIRONMENT, GIN, JSON, KEY_BLOCK, REQUEST, SECRETS,
 
 HERE = Path(__file__).parent
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
+BACKEND = os.environ.get("KERAS_BACKEND", "jax")
 
 # -- where it is looked for ------------------------------------------------------------------------------------------
 
@@ -92,9 +94,9 @@ def prepare(place: Path) -> dict[str, str]:
 def train(place: Path, *words: str) -> Run:
     """Runs `everstep train leaky` with all secrets."""
     place.mkdir()
-    command = [EVERSTEP, "train", "leaky", *REQUEST, "--backend=jax", "--model-dir=run", *words]
+    command = [EVERSTEP, "train", "leaky", *REQUEST, f"--backend={BACKEND}", "--model-dir=run", *words]
     command += ["trainer.tracking.jsonl=true"]
-    done = subprocess.run(command, cwd=place, env=prepare(place), capture_output=True, timeout=300)
+    done = forked.run(command, backend=BACKEND, cwd=place, env=prepare(place), capture_output=True, timeout=300)
     return Run(place / "run", done.returncode, done.stdout, done.stderr)
 
 

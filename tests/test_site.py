@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.docs import versions
 
 import everstep
 
@@ -37,7 +38,7 @@ sys.addaudithook(refuse)
 from mkdocs.__main__ import cli
 
 cli(["build", "--strict", "--site-dir", sys.argv[1]], standalone_mode=False)
-print(sorted({"tensorflow", "jax", "torch", "keras", "everstep"} & set(sys.modules)))
+print(sorted({"tensorflow", "torch", "keras"} & set(sys.modules)))
 """
 
 
@@ -54,7 +55,9 @@ def site() -> Iterator[Path]:
             timeout=250,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.splitlines()[-1] == "[]", "the reference is read from the text: nothing is imported"
+        assert done.stdout.splitlines()[-1] == "[]", (
+            "the reference needs no Keras: signatures are read from the text, keys from the configuration classes"
+        )
         assert _seconds() - before < 20, "make the site quicker to build"
         yield Path(folder)
 
@@ -130,6 +133,21 @@ def test_pictures_are_there_and_described(site):
             assert (page.parent / image["src"]).is_file()
 
 
+def test_the_search_works_from_the_disk(site):
+    """Its index is a script, and so is what stands in for a worker, which browsers refuse to pages of the disk."""
+    assert (site / "search" / "search_index.js").is_file()
+    assert any("iframe-worker" in one.get("src", "") for one in elements(site / "index.html").each("script"))
+
+
+def test_versions_are_listed_newest_first(tmp_path):
+    for name in ("0.1", "0.10", "0.9", "images"):
+        (tmp_path / name).mkdir()
+    assert versions.list_versions(tmp_path) == ["0.10", "0.9", "0.1"]
+    listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
+    assert [entry["aliases"] for entry in listed] == [["latest"], [], []]
+    assert "0.10/index.html" in (tmp_path / "index.html").read_text("utf-8")
+
+
 # -- the reference ---------------------------------------------------------------------------------------------------
 
 
@@ -147,15 +165,15 @@ def public(area: str) -> list[str]:
 
 
 def test_the_reference_has_every_public_name(site):
-    ids = set().union(*(headings(page) for page in (site / "api").glob("*.html")))
+    ids = set().union(*(headings(page) for page in (site / "reference" / "api").glob("*.html")))
     assert not [name for name in everstep.__all__ if f"everstep.{name}" not in ids]
     for area in AREAS:
         assert not {f"everstep.{area}.{name}" for name in public(area) if f"everstep.{name}" not in ids} - ids
 
 
 def test_every_name_asked_for_is_explained(site):
-    for source in (DOCS / "api").glob("*.md"):
-        page = site / "api" / f"{source.stem}.html"
+    for source in (DOCS / "reference" / "api").glob("*.md"):
+        page = site / "reference" / "api" / f"{source.stem}.html"
         text = page.read_text("utf-8")
         for name in re.findall(r"^::: (\S+)$", source.read_text("utf-8"), re.MULTILINE):
             _, _, after = text.partition(f'id="{name}"')
@@ -164,7 +182,7 @@ def test_every_name_asked_for_is_explained(site):
 
 
 def test_examples_of_docstrings_are_code(site):
-    texts = [page.read_text("utf-8") for page in (site / "api").glob("*.html")]
+    texts = [page.read_text("utf-8") for page in (site / "reference" / "api").glob("*.html")]
     examples = [after[:60] for text in texts for after in text.split("<p>Example:")[1:]]
     assert len(examples) >= 5
     assert all(re.match(r'</p>\s*<div class="[^"]*highlight', after) for after in examples)

@@ -53,7 +53,7 @@ LINES = (
     "frontends.flow",
     "run.reproduce",
     "recipes",
-    "recipes.bct",
+    "recipes.bct recipes.hub",
     "launch",
     "launch.tuner launch.submit",
     "launch.sweep",
@@ -124,6 +124,12 @@ def modules() -> dict[str, ast.Module]:
     return {_dotted(path): ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Every node of a tree, which many tests look through."""
+    return list(ast.walk(tree))
+
+
 def _dotted(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -138,7 +144,7 @@ def part(module: str) -> str:
 
 def imported(tree: ast.AST) -> Iterator[str]:
     """Yields what a tree imports, also in functions and under TYPE_CHECKING."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +158,7 @@ def own_imports(tree: ast.AST) -> set[str]:
     """
     names = set(imported(tree))
     if "importlib" in names:
-        names |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        names |= {n.value for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     own = {name if name in modules() else name.rpartition(".")[0] for name in names if name.startswith("everstep.")}
     return own & set(modules())
 
@@ -188,9 +194,9 @@ def test_own_modules_are_imported_at_the_top():
         for module, tree in modules().items()
         # Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
         if part(module).partition(".")[0] not in ("cli", "frontends", "recipes")
-        for function in ast.walk(tree)
+        for function in nodes(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
+        for node in nodes(function)
         if isinstance(node, ast.Import | ast.ImportFrom) and own_imports(node)
     ]
     assert not inside, f"only cli, frontends and recipes import own modules inside functions: {inside}"
@@ -221,7 +227,7 @@ def test_lower_layers_name_no_files_of_entry_points():
         f"{module}:{node.lineno} {node.value!r}"
         for module, tree in modules().items()
         if module != "everstep" and LEVEL[part(module)] < LEVEL["frontends"]
-        for parent in ast.walk(tree)
+        for parent in nodes(tree)
         for node in ast.iter_child_nodes(parent)
         if isinstance(node, ast.Constant)
         and node.value in files - (set() if isinstance(parent, ast.BinOp) else {"logs", "exported"})
@@ -239,7 +245,7 @@ def test_backends_are_named_in_few_places():
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
         if part(module) not in MAY_NAME_BACKENDS and module not in MAY_LIST_BACKENDS
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in BACKENDS
     ]
     assert not named, f"what depends on the backend belongs to {sorted(MAY_NAME_BACKENDS)}: {named}"
@@ -261,7 +267,7 @@ def test_no_assert():
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
         if part(module) != "testing"
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Assert)
     ]
     assert not found, f"raise UsageError or TrainingError with a remedy instead: {found}"
@@ -273,13 +279,13 @@ def test_no_pickle():
     by_name = [
         module
         for module, tree in modules().items()
-        if any(isinstance(node, ast.Constant) and node.value in PICKLES for node in ast.walk(tree))
+        if any(isinstance(node, ast.Constant) and node.value in PICKLES for node in nodes(tree))
     ]
     assert set(by_name) <= MAY_LOAD_PICKLES, "a pickle's module is named, and perhaps imported by that name"
     allowed = [
         f"{module}:{node.value.lineno}"
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", None)
     ]
     assert not allowed

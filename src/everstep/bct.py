@@ -3,7 +3,7 @@
     from everstep import bct
 
 With a new embedding model, every stored embedding usually has to be computed again. A model that is trained with the
-old model's classifier as a second loss (arXiv 2003.11942) can be searched against the old gallery. See `docs/bct.md`.
+old model's classifier as a second loss (arXiv 2003.11942) can search the old gallery, see `docs/how-to/bct.md`.
 
 The names below are loaded when first used: importing this package loads no Keras.
 """

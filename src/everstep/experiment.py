@@ -19,6 +19,7 @@ import keras
 
 from everstep import redaction
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.checkpoint.digest import weights_digest
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
@@ -49,7 +50,6 @@ from everstep.loop.trainer import Trainer
 from everstep.run import cost, processes
 from everstep.run.attempt import Attempt, Guard, NoGuard, Progress
 from everstep.run.cost import Throughput
-from everstep.run.digest import weights_digest
 from everstep.run.goodput import goodput
 from everstep.run.profiling import Profile
 from everstep.run.pruning import pruning_gates
@@ -645,6 +645,8 @@ def _announce_plan(
             shapes = ", ".join(f"{path or 'x'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in nest.walk(batch))
             per_epoch = f", {stream.batches_per_epoch} batches an epoch" if stream.batches_per_epoch else ""
             say(f"{kind} batch: {shapes}{per_epoch}")
+            for note in stream.notes:
+                say(f"{kind} data: {note}")
             if trainer.engine.own_rows is not None and not stream.reads_rows:
                 say(f"the {kind} data has no samples by index: every process reads whole batches and keeps its rows")
             if kind in trainer.data_on_device:

@@ -124,7 +124,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused(saved):
     document = json.loads(path.read_text()) | {"format": 99, "version": "9.9"}
     document.pop("digest")
     path.write_text(manifest._text(document | {"digest": manifest._digest(document)}))
-    with pytest.raises(UsageError, match=r"written by a newer Everstep \(9.9, format 99; this one reads up to 2\)"):
+    with pytest.raises(UsageError, match=r"written by a newer Everstep \(9.9, format 99; this one reads up to 3\)"):
         restored(saved)
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
 

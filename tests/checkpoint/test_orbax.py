@@ -10,6 +10,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.children import forked
 
 from everstep.checkpoint import manifest
 from everstep.checkpoint.checkpointer import NoopCheckpointer
@@ -146,7 +147,7 @@ for step in itertools.count(first):
 def test_after_a_kill_at_any_moment_every_visible_step_is_complete(tmp_path):
     directory = tmp_path / "checkpoints"
     for attempt in range(3):
-        process = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, directory], stdout=subprocess.PIPE)
+        process = forked.Popen([sys.executable, "-c", SAVE_FOREVER, directory], stdout=subprocess.PIPE)
         process.stdout.readline()
         process.stdout.readline()  # the second save has started, so the first one is on disk
         time.sleep(0.02 + 0.025 * attempt)

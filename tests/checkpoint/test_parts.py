@@ -15,12 +15,12 @@ import pytest
 from everstep.checkpoint import arrays, manifest, partial_read, parts
 from everstep.checkpoint.averaging import average
 from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.digest import digest
 from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.shared import SharedCheckpointer
 from everstep.gang import Gang, Member
-from everstep.run.digest import digest
 from everstep.types import ArrayParts
 
 

@@ -1,10 +1,10 @@
 """Read by Python at the start of every process that a test starts: Keras does not import what it does not need.
 
 Keras imports pandas, scikit-learn, Matplotlib and IPython where they are installed, and on JAX all of TensorFlow, to
-seed it. They are installed for other tests; an installation for JAX need not have them. On PyTorch it imports the
-compiler, to keep two functions out of compiled programs, and so does PyTorch to tell it of deterministic algorithms.
-Skipping them halves the start of a process. All other modules can import them, and a TensorFlow that is already
-imported is seeded.
+seed it; TensorBoard imports the client of S3. They are installed for other tests; an installation for JAX need not
+have them. On PyTorch it imports the compiler, to keep two functions out of compiled programs, and so does PyTorch to
+tell it of deterministic algorithms. Skipping them halves the start of a process. All other modules can import them,
+and a TensorFlow that is already imported is seeded.
 """
 
 import functools
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 
 SPARED = {"tensorflow": "keras.src.utils.rng_utils"}
-SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.")
+SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
 """Packages that are not found, and the importing modules (by prefix) that do not find them."""
 
 MACHINERY = ("importlib", "keras.src.utils.module_utils")

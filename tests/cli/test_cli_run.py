@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "frontends" / "components"))
 from components_project import MODELS, write_data, write_run, write_source
+from tests.children import forked
 
 from everstep.cli.main import main
 
@@ -23,9 +24,8 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 def start(root: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
-    return subprocess.Popen(
-        [EVERSTEP, *words], cwd=root, env=kept | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return forked.Popen([EVERSTEP, *words], backend=BACKEND, cwd=root, env=kept | environment, **pipes)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from everstep.data.record_sources import find_files
+from everstep.data.files import find_files
 from everstep.data.tfrecord_writing import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
 from everstep.errors import UsageError
 

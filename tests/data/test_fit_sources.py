@@ -72,6 +72,7 @@ def trained(data, directory, stop_after=-1):
 
 
 @pytest.mark.backend
+@pytest.mark.daily("torch")
 @pytest.mark.parametrize(
     "make",
     [pytest.param(Samples, marks=pytest.mark.full), pytest.param(py_dataset, marks=pytest.mark.full), grain_dataset],

@@ -10,7 +10,7 @@ import everstep as es
 from everstep.data import InputReader
 from everstep.errors import UsageError
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]  # where a stream is, no backend knows
 
 
 def halves(features):

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from everstep.data import ArrayStream, IterableStream, TFDataStream
+from everstep.data.images import ImageDataConfig, ImageSource, ImageStream
 from everstep.testing import streams
 
 SAMPLES, BATCH = 11, 3
@@ -27,8 +29,32 @@ def make_arrays(shuffle, drop=False):
     return lambda repeat: ArrayStream(arrays, BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
 
 
+def make_images(path, **values):
+    config = ImageDataConfig({"input_path": str(path), "size": [1, 2], "channels": 1, "workers": 2, **values})
+    source = ImageSource(config)
+    return lambda repeat: Numbers(source, BATCH, shuffle=True, seed=5, repeat=repeat, training=True)
+
+
+class Numbers(ImageStream):
+    """Batches with the images' numbers first, as the checks expect them."""
+
+    def open_rows(self, epoch, batch, rows):
+        for part in super().open_rows(epoch, batch, rows):
+            yield part._replace(data={"id": part.data[0][:, 0, 0, 0].astype(int), "image": part.data})
+
+
+@pytest.fixture(scope="module")
+def image_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    for number in IDS:
+        path = folder / str(number % 2) / f"{number:02}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((1, 2), number, np.uint8)).save(path)
+    return folder
+
+
 @pytest.fixture
-def factories():
+def factories(image_folder):
     batches = list(make_arrays(False)(False))
     samples = [{"id": number, "row": row} for number, row in zip(IDS, ROWS, strict=True)]
     return {
@@ -45,6 +71,8 @@ def factories():
         ),
         "tf.data shuffled": lambda repeat: TFDataStream(dataset(seed=5), repeat=repeat),
         "tf.data unknown length": lambda repeat: TFDataStream(dataset().filter(lambda batch: True), repeat=repeat),
+        "images shuffled": make_images(image_folder),
+        "images augmented": make_images(image_folder, augmentation={"colour": 0.5}),
         "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
     }
 
@@ -62,6 +90,8 @@ NAMES = [
     "tf.data shuffled",
     "tf.data unknown length",
     "tf.data cached shuffle",
+    "images shuffled",
+    "images augmented",
 ]
 FORWARD_ONLY = {"tf.data shuffled", "tf.data cached shuffle"}
 
@@ -80,7 +110,9 @@ def test_every_source_is_covered(factories):
     assert set(NAMES) == set(factories)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"arrays without remainder", "tf.data cached shuffle"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(NAMES) - {"arrays without remainder", "tf.data cached shuffle", "images augmented"})
+)
 def test_every_sample_once(factories, name):
     shuffled = name.endswith("shuffled")
     if name != "tf.data fixed shuffle":

@@ -17,11 +17,12 @@ from keras import ops
 
 import everstep
 from everstep import gang as gangs
+from everstep.checkpoint.digest import digest
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.engine.backend import create_engine, join_gang
-from everstep.run.digest import digest
 from everstep.testing import models
+from everstep.testing.engines.steps import Tagging, sequences, tagger
 from everstep.testing.tasks import Regression, Scripted, opened, seeded
 
 CASES = {}
@@ -229,6 +230,20 @@ def scaled():
 @case
 def accumulated():
     return trained(Regression(), models.plain_mlp, keras.optimizers.AdamW(0.01, gradient_accumulation_steps=3))
+
+
+@case
+def tokens():
+    """Half of the processes have long sequences, the others short ones."""
+    optimizer = keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05)
+    return trained(Tagging(), tagger, optimizer, data=sequences(64))
+
+
+@case
+def accumulated_tokens():
+    return trained(
+        Tagging(), tagger, keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), data=sequences(20), batch_size=6
+    )
 
 
 class OwnStep(keras.Model):

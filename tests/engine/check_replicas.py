@@ -27,6 +27,7 @@ from everstep.experiment import create_trainer
 from everstep.task.grad import losses_divided_by_keras
 from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
+from everstep.testing.engines.steps import Tagging, sequences, tagger
 from everstep.testing.tasks import Regression, Scripted, running, seeded
 
 CASES = {}
@@ -174,6 +175,28 @@ def scaled_clipped_and_averaged():
         return keras.optimizers.LossScaleOptimizer(averaged, initial_scale=8.0)
 
     same(Regression, make)
+
+
+# -- tokens that count: one replica has long sequences, the other short ones ------------------------------------------
+
+
+@case
+def tokens():
+    def trained_on(strategy, **settings):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer = keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05, **settings)
+            with running(create_engine, Tagging(), seeded(tagger), optimizer, sequences(20), 8) as rig:
+                rig.run(6)  # batches of 8, 8, 4
+                logs = rig.evaluate(sequences(9), batch_size=4)
+                return rig.engine.state(), {**logs, **rig.engine.read("train")}
+
+    for settings in ({}, {"gradient_accumulation_steps": 2}):
+        one, expected = trained_on(None, **settings)
+        two, logs = trained_on(TWO, **settings)
+        for key in [key for key in one if key.startswith(("model/", "optimizer/"))]:
+            np.testing.assert_allclose(two[key], one[key], rtol=1e-5, atol=1e-6, err_msg=key)
+        for name in expected:
+            np.testing.assert_allclose(logs[name], expected[name], rtol=1e-5, err_msg=name)
 
 
 # -- accumulated gradients -------------------------------------------------------------------------------------------

@@ -75,6 +75,11 @@ def same_losses(directory):
     return [[kind, run(f"{directory}/{number}", kind, 40)] for number, kind in enumerate(kinds)]
 
 
+def whole_and_resumed(whole, resumed):
+    """A run without a stop, and the rest of one that was killed."""
+    return [run(directory, "fsdp") for directory in (whole, resumed)]
+
+
 def killed(directory, step):
     """Dies without a word after a step."""
 
@@ -138,5 +143,12 @@ def too_large(directory):
 
 
 if __name__ == "__main__":
-    part = {"same_losses": same_losses, "run": run, "killed": killed, "too_large": too_large}[sys.argv[2]]
+    gc.freeze()  # what is imported is not looked through for each variable that is measured
+    part = {
+        "same_losses": same_losses,
+        "run": run,
+        "whole_and_resumed": whole_and_resumed,
+        "killed": killed,
+        "too_large": too_large,
+    }[sys.argv[2]]
     print(json.dumps(part(*sys.argv[3:])))

@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 import everstep
+from everstep.checkpoint.digest import weights_digest
 from everstep.engine.backend import create_engine
-from everstep.run.digest import weights_digest
 from everstep.task.optim.loss_scale import scaling_loss
 from everstep.testing import models
 from everstep.testing.tasks import Regression, Scripted, running, seeded

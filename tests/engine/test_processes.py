@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.children import forked
 
-DAILY = ["curve,8", "layers"]
+DAILY = ["curve,8", "layers", "tokens"]
 HEAVIER = [
     "classes",
     "clipped_in_the_step",
@@ -20,6 +21,8 @@ HEAVIER = [
     "not_finite",
     "scaled",
     "accumulated",
+    "accumulated_tokens",
+    "tokens",
     "own_step",
 ]
 OTHER_NUMBERS = ("layers", "noise")  # each process draws random numbers of its own
@@ -35,12 +38,11 @@ def ended(processes, backend, *cases):
         environment["EVERSTEP_NUM_PROCESSES"] = str(processes)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, str(script), *cases]
-    children = [
-        subprocess.Popen(
-            command, env={**environment, "EVERSTEP_PROCESS_ID": str(rank)} if processes > 1 else environment, **pipes
-        )
-        for rank in range(processes)
-    ]
+    children = []
+    for rank in range(processes):
+        own = {"EVERSTEP_PROCESS_ID": str(rank)} if processes > 1 else {}
+        popen = subprocess.Popen if rank else forked.Popen  # which has other hashes: see `forked.py`
+        children.append(popen(command, env=environment | own, **pipes))
     try:
         printed = [child.communicate(timeout=600) for child in children]
     finally:

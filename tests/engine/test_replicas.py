@@ -2,13 +2,13 @@
 
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
+from tests.children import forked
 
 EVERYDAY = ["clipped_together", "an_overflow_on_one_replica_skips_the_step", "arrays_of_different_lengths"]
-EVERYDAY.append("exported_under_a_strategy")
+EVERYDAY += ["exported_under_a_strategy", "tokens"]
 HEAVIER = [
     "clipped_one_by_one",
     "clipped_in_the_step",
@@ -23,10 +23,11 @@ HEAVIER = [
 ]
 
 
-def output(name, *arguments):
+def output(backend, name, *arguments):
     script = pathlib.Path(__file__).with_name(name)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, env=environment)
+    command = [sys.executable, str(script), *arguments]
+    result = forked.run(command, backend=backend, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout + result.stderr
 
@@ -34,7 +35,7 @@ def output(name, *arguments):
 @pytest.mark.parametrize("cases", [EVERYDAY, pytest.param(HEAVIER, marks=pytest.mark.full)])
 def test_two_replicas_train_as_one_does(cases):
     pytest.importorskip("tensorflow")
-    printed = output("check_replicas.py", *cases)
+    printed = output("tensorflow", "check_replicas.py", *cases)
     assert [line for line in printed.splitlines() if line.startswith("ok ")] == [f"ok {name}" for name in cases], (
         printed
     )
@@ -43,4 +44,4 @@ def test_two_replicas_train_as_one_does(cases):
 @pytest.mark.parametrize("part", ["warning", pytest.param("training", marks=pytest.mark.full)])
 def test_two_devices_of_a_mesh_train_as_one_does(part):
     pytest.importorskip("jax")
-    assert f"ok {part}" in output("check_mesh.py", part)
+    assert f"ok {part}" in output("jax", "check_mesh.py", part)

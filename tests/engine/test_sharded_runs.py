@@ -31,9 +31,9 @@ def test_every_way_to_use_the_devices_gives_the_same_losses(tmp_path):
 
 
 def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
-    whole = check(8, "run", tmp_path / "whole", "fsdp")
     check(8, "killed", tmp_path / "killed", 50, returncode=-9)
-    assert check(8, "run", tmp_path / "killed", "fsdp") == whole
+    whole, resumed = check(8, "whole_and_resumed", tmp_path / "whole", tmp_path / "killed")
+    assert resumed == whole
 
 
 @pytest.mark.full

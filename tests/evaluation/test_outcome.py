@@ -42,7 +42,7 @@ def image(shown):
         ([5, 1], np.ones((2, 3)), "values"),
         (np.zeros((2, 4, 4)), np.zeros((2, 4, 4, 1)), "segmentation"),
         (np.zeros((2, 4, 4, 4, 1)), np.zeros((2, 4, 4, 4, 1)), "segmentation"),
-        (["a"], ["b"], "values"),
+        (["a"], ["b"], "text"),
     ],
 )
 def test_the_kind_is_inferred(true, pred, kind):

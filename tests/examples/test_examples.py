@@ -70,8 +70,8 @@ def test_progressive(tmp_path):
     assert copies[-1] == 1500, "the model at the end of training is always among them"
 
 
+@pytest.mark.full  # every day `fit` trains and resumes a GAN: tests/frontends/fit/test_fit_models.py
 @pytest.mark.backend
-@pytest.mark.daily("jax")
 def test_gan(tmp_path):
     printed = run("gan.py", tmp_path / "run")
     for name in ("generator loss", "critic loss"):

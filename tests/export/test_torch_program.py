@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from tests.children import forked
 
 from everstep.errors import UsageError
 from everstep.export.model_export import export_all
@@ -166,7 +167,7 @@ def test_export_all_writes_both_formats(torch, tmp_path):
 
 
 def test_the_example_of_the_documentation_runs(torch, tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2] / "docs" / "export.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
     code, printed = re.search(
         r"```python torch\n(.*?)```\s+```text output\n(.*?)```", page.read_text(), re.DOTALL
     ).groups()
@@ -206,6 +207,6 @@ print("still running")
 def test_a_full_disk_is_an_error_and_does_not_end_the_process(torch, tmp_path):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "model.pt2")]
     environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = forked.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["OSError", "still running"], done.stderr
     assert list(tmp_path.iterdir()) == []

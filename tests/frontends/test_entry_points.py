@@ -3,13 +3,13 @@
 import functools
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import pytest
 from entry_points import ENTRY_POINTS, KILL
+from tests.children import forked
 
 from everstep.run.record import read
 
@@ -45,7 +45,7 @@ def test_killed_and_resumed(whole, name, tmp_path):
     """The third epoch is trained when the process is killed: it is trained again, to the same bits."""
     environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), KILL: str(tmp_path)}
     command = [sys.executable, str(Path(__file__).with_name("entry_points.py")), name, str(tmp_path)]
-    killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    killed = forked.run(command, env=environment, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     record = read(Path(ENTRY_POINTS[name].run(tmp_path)))
     first, second = record["attempts"]

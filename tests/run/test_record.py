@@ -5,9 +5,9 @@ import socket
 import numpy as np
 import pytest
 
+from everstep.checkpoint.digest import weights_digest
 from everstep.errors import UsageError
 from everstep.run import record
-from everstep.run.digest import weights_digest
 from everstep.run.environment import read_requirements
 from everstep.run.record import Run, find_runs, read
 

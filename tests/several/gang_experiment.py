@@ -21,6 +21,8 @@ class GangConfig(everstep.TaskConfig):
     """Width of the hidden layer."""
     samples: int = 640
     """How many training samples there are."""
+    frozen: bool = False
+    """Whether the hidden layer is frozen."""
 
 
 @everstep.register_task(GangConfig)
@@ -29,6 +31,7 @@ class GangTask(everstep.Task):
         import keras
 
         layers = [keras.layers.Dense(self.task_config.units, "relu"), keras.layers.Dropout(0.2, seed=3)]
+        layers[0].trainable = not self.task_config.frozen
         return keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(4)])
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:

@@ -1,6 +1,6 @@
 """Bad input of several processes: one line says what is wrong, exit code 2, nothing is left running or on disk.
 
-The table in `docs/several-machines.md` has the same lines.
+The table in `docs/how-to/several-machines.md` has the same lines.
 """
 
 import os

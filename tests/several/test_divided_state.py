@@ -9,7 +9,7 @@ from tests.several.test_several_processes import check_repaired
 from tests.test_gang import Processes
 
 from everstep.checkpoint import arrays, manifest
-from everstep.run.digest import digest
+from everstep.checkpoint.digest import digest
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
 
@@ -106,6 +106,28 @@ def check_states(directory, uninterrupted):
     for path in (directory / "checkpoints").iterdir():
         weights = {key: array for key, array in arrays.read(path)[0].items() if key.startswith("model/")}
         assert states[path.name] == digest(weights)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sharding", [FSDP, "runtime.sharding=replicated"])
+def test_frozen_weights_are_saved_once_by_all(tmp_path, sharding):
+    words = (sharding, WIDE, "task.frozen=true")
+    code, text = ended(launch(tmp_path / "whole", 2, *words))
+    assert code == 0, text
+    (base,) = (tmp_path / "whole/base").iterdir()
+    assert (base / "parts").is_dir() == (sharding == FSDP)
+    assert all(manifest.read(path).base for path in (tmp_path / "whole/checkpoints").iterdir())
+    weights = arrays.read(tmp_path / "whole/checkpoints/200")[0]
+    assert (
+        digest({key: array for key, array in weights.items() if key.startswith("model/")})
+        == (record(tmp_path / "whole")["weights_digest"])
+    )
+    killed = launch(tmp_path / "killed", 2, *words, restarts=3)
+    pid = hit(tmp_path / "killed", killed, 1, signal.SIGKILL)
+    check_repaired(killed, tmp_path / "killed", tmp_path / "whole", f"rank 1 (pid {pid} on", "SIGKILL")
+    longer = (*words, "trainer.train_steps=220", "--allow-change=trainer.train_steps")
+    code, text = ended(start(tmp_path / "killed", *longer))  # alone
+    assert code == 0, text
 
 
 @pytest.mark.full

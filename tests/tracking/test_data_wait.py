@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from everstep.data import advice
+from everstep.data import advice, workers
 from everstep.data.config import DataConfig
 from everstep.data.source import make_stream
 from everstep.tracking.data_wait import DataWaitAdvice
@@ -59,4 +59,4 @@ def test_the_advice_fits_the_source(monkeypatch):
 
 
 def test_workers_follow_the_cores():
-    assert 1 <= advice.recommended_workers() <= advice.MOST_WORKERS
+    assert 1 <= workers.recommended_workers() <= workers.MOST_WORKERS

@@ -5,12 +5,17 @@ a suffix for the tests. The programs of examples/ and the project's own files be
 """
 
 import ast
+import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook as a file, outside of any package
+import reference
 
 ROOT = Path(__file__).parents[2]
 OWN = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -19,7 +24,15 @@ PROGRAMS = ("examples/*.py", "examples/gin_blocks/*.py", "examples/training_comp
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)")
 OUTPUT = re.compile(r"^```text (?:output|like)$", re.MULTILINE)
 TESTED = re.compile(r"^```(python|sh|yaml) [\w/.]+$", re.MULTILINE)
+DIAGRAM = re.compile(r"^!\[[^\]]*\]\([./]*(images/concepts/\w+\.svg)\)$", re.MULTILINE)
 ESCAPED = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
+
+
+def on_config(config: Any) -> Any:
+    """Shows the menu of versions, where `tools/docs/versions.py` builds one of several."""
+    if os.environ.get("EVERSTEP_DOCS_VERSION"):
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -40,6 +53,8 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
         return f"]({posixpath.relpath(_in_site(target), here or '.')}"
 
+    markdown = reference.filled(markdown)
+    markdown = DIAGRAM.sub(lambda found: f"<figure>{_read('docs/' + found[1])}</figure>", markdown)
     markdown = OUTPUT.sub('```text title="Output"', TESTED.sub(r"```\1", markdown))
     markdown = ESCAPED.sub(lambda found: found[0].replace("\\|", "|"), markdown)
     return LINK.sub(link, markdown)

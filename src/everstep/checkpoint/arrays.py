@@ -13,7 +13,7 @@ from typing import Any
 import absl.logging
 import numpy as np
 
-from everstep.checkpoint import parts
+from everstep.checkpoint import base, parts
 from everstep.types import State, StoredState
 
 
@@ -95,16 +95,18 @@ def read(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def open_state(path: Path) -> tuple[StoredState, dict[str, Any]]:
-    """Returns the same as `read`, but arrays in parts are not read yet.
+    """Returns the same as `read`, but arrays in parts are not read yet; frozen weights of the run are added.
 
     The arrays never pass through JAX, which would convert int64 to int32.
     """
+    place = base.find(path)
+    frozen: StoredState = {} if place is None else open_state(place)[0]
     arguments = ocp.args.Composite(state=ocp.args.PyTreeRestore(), meta=ocp.args.JsonRestore())
     with quiet(), _checkpointer() as orbax:
         saved = orbax.restore(path, args=arguments)
     stored = {key: np.asarray(array) for key, array in saved.state["arrays"].items()}
     empty = {key: _create(**spec) for key, spec in saved.meta["empty"].items()}
-    return {**stored, **empty, **parts.find(path)}, saved.meta["meta"]
+    return {**frozen, **stored, **empty, **parts.find(path)}, saved.meta["meta"]
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -114,7 +116,9 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def read_empty(path: Path) -> State:
     """Returns only the arrays that have no elements."""
-    return {key: _create(**spec) for key, spec in _read_document(path)["empty"].items()}
+    place = base.find(path)
+    frozen = {} if place is None else read_empty(place)
+    return frozen | {key: _create(**spec) for key, spec in _read_document(path)["empty"].items()}
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everstep.checkpoint import arrays, manifest, partial_read
+from everstep.checkpoint import arrays, base, manifest, partial_read
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.errors import TrainingError, UsageError
 from everstep.types import State
@@ -28,17 +28,28 @@ def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
       part: Which arrays to average.
 
     Raises:
-      UsageError: The checkpoints do not have the same arrays.
+      UsageError: The checkpoints do not have the same arrays, or other frozen weights.
       TrainingError: A checkpoint is damaged.
     """
     records = []
     for path in paths:
         with _naming_damage(path):
-            records.append(manifest.verify(path))
+            records.append(base.verify(path))
+    # Frozen weights of the run's own base are arrays like all others, and part of the average.
+    named = {record.base if record.base is not None and record.base.name else None for record in records}
+    if len(named) > 1:
+        raise UsageError(
+            "cannot be averaged: they have other frozen weights",
+            key="--checkpoint",
+            received=", ".join(str(path) for path in paths),
+            remedy="choose steps on the same base",
+        )
     newest, meta = records[-1], arrays.read_meta(paths[-1])
     document = {"step": newest.step, "stage": meta.get("stage", 0), "averaged": [record.step for record in records]}
     arrays.write(target, average(paths, part), document)
-    manifest.write(target, Manifest(newest.step, newest.run, newest.saved, {}, {}, newest.version))
+    on = named.pop()
+    number = manifest.WHOLE if on is None else manifest.ON_BASE
+    manifest.write(target, Manifest(newest.step, newest.run, newest.saved, {}, {}, newest.version, number, on))
 
 
 def average(paths: Sequence[Path], part: Part) -> State:

@@ -7,8 +7,12 @@ import abc
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.checkpoint.manifest import Base
 from everstep.errors import TrainingError, UsageError
 from everstep.types import OwnState, StoredState
+
+BASE_KEY = "base"
+"""The key in a restored meta for the base of a checkpoint: digest, name, number of variables."""
 
 
 class SaveError(TrainingError):
@@ -26,6 +30,9 @@ class Checkpointer(abc.ABC):
       state, meta = checkpointer.restore()
     """
 
+    keeps_base = False
+    """Whether frozen weights can be saved once, by `save_base`; otherwise every state is saved as a whole."""
+
     @abc.abstractmethod
     def save(
         self,
@@ -34,6 +41,7 @@ class Checkpointer(abc.ABC):
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        base: Base | None = None,
     ) -> None:
         """Saves `state` and `meta` (plain JSON values) under `step`.
 
@@ -44,6 +52,7 @@ class Checkpointer(abc.ABC):
           meta: What else must be restored together with the state.
           metrics: The logs of the step's evaluation, by which the best checkpoints are selected.
           replace: Whether to replace an existing checkpoint of `step`; otherwise that one is kept.
+          base: The frozen weights that are not in the state; passed only if `keeps_base`.
 
         Raises:
           SaveError: This save failed, or an earlier one that was still being written.
@@ -57,9 +66,24 @@ class Checkpointer(abc.ABC):
           SaveError: A save failed.
         """
 
+    def has_base(self, base: Base) -> bool:
+        """Returns whether these frozen weights were saved before; the same on every process of a run."""
+        return False
+
+    def save_base(self, base: Base, state: OwnState) -> None:
+        """Saves frozen weights, which checkpoints refer to from now on; they are durable when it returns.
+
+        Raises:
+          SaveError: They cannot be written.
+        """
+        raise NotImplementedError
+
     @abc.abstractmethod
     def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
         """Returns state and meta of `step`, by default of the latest, exactly as saved.
+
+        A saved base is part of the state. Of a base that the task provides, only what is known of it is in the meta,
+        under `BASE_KEY`: the caller compares.
 
         Raises:
           UsageError: There is no checkpoint of this step; `remedy` lists the existing ones.
@@ -100,6 +124,7 @@ class NoopCheckpointer(Checkpointer):
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        base: Base | None = None,
     ) -> None:
         """Drops the state."""
 

@@ -16,15 +16,32 @@ from everstep import storage
 from everstep.errors import UsageError
 
 NAME = "manifest.json"
-WHOLE, IN_PARTS = 1, 2
-"""The formats of checkpoints: every array in one place; some in parts that several processes have written."""
+WHOLE, IN_PARTS, ON_BASE = 1, 2, 3
+"""The formats of checkpoints: every array in one place; some in parts that several processes have written; without the
+frozen weights, which are in a base (`base.py`)."""
 
-FORMAT = IN_PARTS
+FORMAT = ON_BASE
 """The newest format that this program reads; a new one is for what older programs could not read."""
 
 
 class Damaged(Exception):
     """A checkpoint is not as it was written; the text names the difference."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The frozen weights of a model, which a checkpoint refers to instead of containing them.
+
+    Attributes:
+      digest: The digest of the weights: sha256 over key, type, shape and bytes of each; see `digest.py`.
+      name: What the model is built from, such as a preset, where that provides the weights again; empty if the run
+        directory contains them, in `base/`.
+      variables: How many there are.
+    """
+
+    digest: str
+    name: str = ""
+    variables: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +56,7 @@ class Manifest:
       files: Size and SHA-256 of each file, by its path within the checkpoint.
       version: The version of Everstep that wrote it.
       format: The version of the checkpoint format.
+      base: Where the frozen weights are; None if the checkpoint contains everything.
     """
 
     step: int
@@ -48,6 +66,7 @@ class Manifest:
     files: Mapping[str, list[Any]]
     version: str
     format: int = WHOLE
+    base: Base | None = None
 
 
 def write(directory: Path, manifest: Manifest, known: Mapping[str, list[Any]] | None = None) -> None:
@@ -67,6 +86,8 @@ def write(directory: Path, manifest: Manifest, known: Mapping[str, list[Any]] | 
         raise FileNotFoundError(f"{missing[0]}, which another process has written, is not there")
     files = {path: known.get(path) or _fingerprint(directory / path) for path in present}
     document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
+    if manifest.base is None:
+        del document["base"]
     storage.write_text(directory / NAME, _text(document | {"digest": _digest(document)}))
 
 
@@ -95,7 +116,8 @@ def read(directory: Path) -> Manifest:
             f"{document['format']}; this one reads up to {FORMAT})",
             remedy="upgrade, or choose another directory",
         )
-    return Manifest(**document)
+    base = document.pop("base", None)
+    return Manifest(**document, base=None if base is None else Base(**base))
 
 
 def fingerprints(directory: Path) -> dict[str, list[Any]]:

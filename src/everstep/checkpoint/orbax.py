@@ -3,11 +3,13 @@
 One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
 that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
 temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
-checked; a damaged checkpoint is set aside and the one before it is used.
+checked; a damaged checkpoint is set aside and the one before it is used. Frozen weights are written once, beside the
+checkpoints (see `base.py`).
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import errno
 import logging
 import re
@@ -20,8 +22,9 @@ import numpy as np
 
 from everstep import __version__, storage
 from everstep.checkpoint import arrays, manifest, parts
-from everstep.checkpoint.checkpointer import Checkpointer, SaveError
-from everstep.checkpoint.manifest import Damaged, Manifest
+from everstep.checkpoint import base as bases
+from everstep.checkpoint.checkpointer import BASE_KEY, Checkpointer, SaveError
+from everstep.checkpoint.manifest import Base, Damaged, Manifest
 from everstep.checkpoint.retention import Entry, Retention
 from everstep.errors import TrainingError, UsageError
 from everstep.types import ArrayParts, OwnState, State, StoredState
@@ -60,8 +63,11 @@ class OrbaxCheckpointer(Checkpointer):
       run: Id of the run; checkpoints of another run are refused. Readers that may start before the run pass a function
         that returns the id, which is called at each use. Empty if the id is not known.
       repair: Whether damaged checkpoints are set aside; False for readers of a run.
-      saved: Called with the step and the state when they are on disk, by the thread that wrote them.
+      saved: Called with the step and the state when they are on disk, by the thread that wrote them; without the state
+        if that refers to a base.
     """
+
+    keeps_base = True
 
     def __init__(
         self,
@@ -69,7 +75,7 @@ class OrbaxCheckpointer(Checkpointer):
         retention: Retention | None = None,
         run: str | Callable[[], str] = "",
         repair: bool = True,
-        saved: Callable[[int, StoredState], None] = lambda step, state: None,
+        saved: Callable[[int, StoredState | None], None] = lambda step, state: None,
     ) -> None:
         self._directory = Path(directory).absolute()
         self._retention = retention or Retention()
@@ -91,6 +97,7 @@ class OrbaxCheckpointer(Checkpointer):
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        base: Base | None = None,
         writers: Writers | None = None,
     ) -> None:
         """Starts to save in the background; the caller must not change the arrays before `wait` has returned.
@@ -102,11 +109,37 @@ class OrbaxCheckpointer(Checkpointer):
             if step in self.steps() and not replace:
                 return
         except OSError as error:
-            raise save_error(step, self._directory, error) from error
+            raise save_error(f"step {step}", self._directory, error) from error
         whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
         number = manifest.WHOLE if len(whole) == len(state) else manifest.IN_PARTS
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number)
+        number = number if base is None else manifest.ON_BASE
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number, base)
         self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
+
+    def has_base(self, base: Base) -> bool:
+        """Returns whether these frozen weights are on disk."""
+        return (self._base_path(base) / manifest.NAME).exists()
+
+    def save_base(self, base: Base, state: OwnState, writers: Writers | None = None) -> None:
+        """Saves frozen weights; they are on disk when it returns."""
+        self.wait()
+        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
+        record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, manifest.ON_BASE, base)
+        writers = writers or Writers()
+        try:
+            with writers.announced():
+                folder = bases.folder_of(self._directory)
+                storage.prepare_directory(folder)
+                _remove_temporary(folder)
+                with storage.atomic_path(self._base_path(base)) as temporary:
+                    writers.begin(temporary)
+                    arrays.write(temporary, whole, {})
+                    manifest.write(temporary, record, writers.join(temporary))
+        except Exception as error:  # any error of the disk, the file system or Orbax
+            raise save_error("the frozen weights", bases.folder_of(self._directory), error) from error
+
+    def _base_path(self, base: Base) -> Path:
+        return bases.folder_of(self._directory) / bases.name_of(base.digest)
 
     def wait(self) -> None:
         """Waits until the last save is on disk."""
@@ -116,7 +149,7 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             future.result()
         except Exception as error:  # any error of the disk, the file system or Orbax
-            raise save_error(step, self._directory, error) from error
+            raise save_error(f"step {step}", self._directory, error) from error
 
     def restore(self, step: int | None = None) -> tuple[State, dict[str, Any]]:
         """Returns what was saved under `step`, by default under the newest step that is not damaged."""
@@ -160,7 +193,9 @@ class OrbaxCheckpointer(Checkpointer):
     def _write(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
         with writers.announced():
             self._commit(record, state, meta, writers)
-        if record.format == manifest.IN_PARTS:
+        if record.base is not None:
+            self._saved(record.step, None)
+        elif record.format == manifest.IN_PARTS:
             self._saved(record.step, {**state, **parts.find(self._path(record.step))})
         else:
             self._saved(record.step, state)
@@ -202,9 +237,11 @@ class OrbaxCheckpointer(Checkpointer):
         """Removes the steps that retention does not keep; checkpoints of other runs are ignored."""
         own = [record for step in self.steps() if (record := self._own(step)) is not None]
         kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
-        for record in own:
-            if record.step not in kept and record.step != saved:
-                storage.remove_directory(self._path(record.step))
+        removed = [record for record in own if record.step not in kept and record.step != saved]
+        for record in removed:
+            storage.remove_directory(self._path(record.step))
+        for path in bases.unused(bases.folder_of(self._directory), (record.base for record in removed if record.base)):
+            storage.remove_directory(path)
 
     def _own(self, step: int) -> Manifest | None:
         try:
@@ -220,15 +257,17 @@ class OrbaxCheckpointer(Checkpointer):
 
         Raises:
           Damaged: The checkpoint is not as it was written.
-          TrainingError: It cannot be read now, for a reason outside the checkpoint.
+          TrainingError: It cannot be read now, for a reason outside the checkpoint; or its frozen weights are damaged.
           UsageError: It was written by another run, or has been removed.
         """
         path = self._path(step)
         found = _inode(path)
         try:
-            self._require_own(manifest.verify(path), step)
-            return read(path)
-        except UsageError:
+            record = bases.verify(path)
+            self._require_own(record, step)
+            state, meta = read(path)
+            return state, meta if record.base is None else {**meta, BASE_KEY: dataclasses.asdict(record.base)}
+        except (UsageError, bases.MissingBase):
             raise
         except Exception as error:  # Orbax raises many kinds, also for too little memory
             now = _inode(self._path(step))
@@ -308,6 +347,13 @@ class OrbaxCheckpointer(Checkpointer):
         return step
 
 
+def _remove_temporary(folder: Path) -> None:
+    """Removes what a killed process left of an unfinished save."""
+    for entry in folder.iterdir():
+        if storage.is_temporary(entry):
+            storage.remove_directory(entry)
+
+
 def _inode(path: Path) -> int | None:
     try:
         return path.stat().st_ino
@@ -326,11 +372,11 @@ def _brief(error: Exception) -> str:
     return text if isinstance(error, Damaged) else f"{type(error).__name__}: {text}"
 
 
-def save_error(step: int, directory: Path, error: Exception) -> SaveError:
+def save_error(what: str, directory: Path, error: Exception) -> SaveError:
     """Returns the error of a save that failed, with the part of the reason that tells something."""
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
     known = [text for text in ("No space left on device", "File too large", "Read-only file system") if text in reason]
     reason = known[0] if known else reason[:200]
     return SaveError(
-        f"step {step} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"
+        f"{what} could not be saved in {str(directory)!r}: {reason}; the checkpoints before it are untouched"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from everstep.checkpoint import parts
+from everstep.checkpoint import base, parts
 from everstep.checkpoint.manifest import Damaged
 from everstep.types import State
 
@@ -35,9 +35,19 @@ _NUMBER = re.compile(r"[<>|][biufc](1|2|4|8|16)|bfloat16|float8_\w{1,16}|u?int[2
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every array with elements, by key, without reading the arrays.
 
+    Frozen weights that the checkpoint refers to, and that are in its run's directory, are included.
+
     Raises:
       Damaged: The checkpoint cannot be read, or would expand to far more memory than it has bytes.
+      MissingBase: The frozen weights are not there.
     """
+    place = base.find(path)
+    frozen = {} if place is None else shapes(place)
+    return frozen | _own_shapes(path)
+
+
+def _own_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the same for what the checkpoint itself contains."""
     in_parts = {key: one.shape for key, one in parts.find(path).items()}
     _limit_index(path / "state")
     with _readable("its list of arrays"):
@@ -53,7 +63,17 @@ def read(path: Path, keys: Iterable[str]) -> State:
     Raises:
       Damaged: An array cannot be read.
     """
-    in_parts, wanted = parts.find(path), list(keys)
+    wanted, place = list(keys), base.find(path)
+    if place is not None:
+        own = _own_shapes(path)
+        frozen = read(place, [key for key in wanted if key not in own])
+        return frozen | _read_own(path, [key for key in wanted if key in own])
+    return _read_own(path, wanted)
+
+
+def _read_own(path: Path, wanted: list[str]) -> State:
+    """Returns the same for what the checkpoint itself contains."""
+    in_parts = parts.find(path)
     with _readable("one of its arrays"):
         whole = [key for key in wanted if key not in in_parts]
         specs = {key: {"driver": "zarr", "kvstore": _kvstore(path, f"{_PREFIX}{key}/")} for key in whole}

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint import manifest, parts
+from everstep.checkpoint.base import folder_of
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
+from everstep.checkpoint.manifest import Base
 from everstep.checkpoint.orbax import OrbaxCheckpointer, Writers, save_error
 from everstep.checkpoint.visible import require_visible
 from everstep.gang import Gang
@@ -36,6 +38,8 @@ class SharedCheckpointer(Checkpointer):
       gang: The processes.
       directory: That directory.
     """
+
+    keeps_base = True
 
     def __init__(self, own: OrbaxCheckpointer, gang: Gang, directory: Path) -> None:
         self._own, self._gang, self._directory = own, gang, directory
@@ -52,30 +56,56 @@ class SharedCheckpointer(Checkpointer):
         meta: dict[str, Any],
         metrics: Mapping[str, Any] | None = None,
         replace: bool = False,
+        base: Base | None = None,
     ) -> None:
         """Saves on the first process what all of them have, and on every process its parts of divided arrays."""
         held = {key: array for key, array in state.items() if isinstance(array, ArrayParts)}
         if not held:
             self._steps.add(step)
             if self._gang.is_first:
-                self._own.save(step, state, meta, metrics, replace)
+                self._own.save(step, state, meta, metrics, replace, base)
             return
         self.wait()
         if not self._gang.share("a save", replace or not self._is_saved(step)):
             return
-        self._saves += 1
-        self._saving = step
-        channel = _Channel(self._gang, self._saves)
+        channel, self._saving = self._next_channel(), step
         if not self._gang.is_first:
             self._written = self._thread.submit(_write_parts, self._directory, self._gang, channel, held)
             return
-        self._gang.forget(_Channel.name(self._saves - 1))  # all have waited for that one
         writers = _FirstWriter(self._gang, channel, held)
         try:
-            self._own.save(step, state, meta, metrics, replace, writers)
+            self._own.save(step, state, meta, metrics, replace, base, writers)
         except SaveError as error:  # before anything began
             writers.give_up(error)
             raise
+
+    def _next_channel(self) -> "_Channel":
+        """Returns the channel for the next checkpoint of divided arrays."""
+        self._saves += 1
+        if self._gang.is_first:
+            self._gang.forget(_Channel.name(self._saves - 1))  # all have waited for that one
+        return _Channel(self._gang, self._saves)
+
+    def has_base(self, base: Base) -> bool:
+        """Returns whether the first process sees these frozen weights."""
+        return bool(self._gang.share("the frozen weights", self._gang.is_first and self._own.has_base(base)))
+
+    def save_base(self, base: Base, state: OwnState) -> None:
+        """Saves frozen weights: as `save`, but all processes wait until they are on disk."""
+        self.wait()
+        held = {key: array for key, array in state.items() if isinstance(array, ArrayParts)}
+        if not held:
+            if self._gang.is_first:
+                self._own.save_base(base, state)
+            return
+        channel, folder = self._next_channel(), folder_of(self._directory)
+        if self._gang.is_first:
+            self._own.save_base(base, state, _FirstWriter(self._gang, channel, held))
+            return
+        try:
+            _write_parts(folder, self._gang, channel, held)
+        except Exception as error:
+            raise save_error("the frozen weights", folder, error) from error
 
     def _is_saved(self, step: int) -> bool:
         with contextlib.suppress(OSError):  # then the save fails, too, and says why
@@ -93,7 +123,7 @@ class SharedCheckpointer(Checkpointer):
             if written is not None:
                 written.result()
         except Exception as error:
-            raise save_error(step, self._directory, error) from error
+            raise save_error(f"step {step}", self._directory, error) from error
         self._steps.add(step)
 
     def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:

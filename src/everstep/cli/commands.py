@@ -38,6 +38,7 @@ GROUPS = {
         "ui": "Show a project's runs in MLflow and TensorBoard.",
         "report": "Write an HTML report: curves, errors, the worst samples.",
         "predict": "Predict new data with a trained model.",
+        "generate": "Let a trained language model continue texts.",
         "export": "Write the model of a run for others to load.",
         "reproduce": "Repeat a run from its record, and compare.",
     },

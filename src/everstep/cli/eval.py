@@ -10,7 +10,8 @@ import typer
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, number
-from everstep.cli.resolve import resolve
+from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
 from everstep.export.predict.finding import local_run
@@ -20,6 +21,9 @@ from everstep.storage import json_text
 app = new_app()
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")]
+Samples = Annotated[
+    int | None, typer.Option(metavar="N", help="Also write the first N validation samples, one by one, and the report.")
+]
 ModelDir = Annotated[str | None, typer.Option(metavar="DIR", help="The run directory, where TARGET is an experiment.")]
 
 
@@ -30,13 +34,17 @@ def evaluate(
     target: Target,
     model_dir: ModelDir = None,
     checkpoint: options.Checkpoint = None,
+    samples: Samples = None,
     json: options.Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, by default the newest.
 
     Experiment, configuration and backend are read from the run directory. With --checkpoint nothing in the run changes:
-    the newest checkpoint keeps its results, in TensorBoard, too.
+    the newest checkpoint keeps its results, in TensorBoard, too. With --samples, reports/validation.csv has a row for
+    each sample, of a language model with the texts it writes; everstep report shows the worst first.
     """
+    if samples is not None and samples < 1:
+        raise UsageError("must be at least 1", key="--samples", received=samples)
     experiment, directory, stored = _find(target, model_dir, checkpoint)
     chosen = None if checkpoint is None else choose(directory, checkpoint, needs="task")
     files = [*stored, *(request.config_files or ())]
@@ -44,7 +52,23 @@ def evaluate(
     if chosen is not None:
         print(f"evaluating {chosen}", file=sys.stderr)
     logs = run_resolved(resolved, "eval", directory, checkpoint=chosen)
+    if samples is not None:
+        _write_samples(resolved, directory, checkpoint, samples)
     print(json_text(logs) if json else aligned([(name, number(value)) for name, value in logs.items()]))
+
+
+def _write_samples(resolved: Resolved, directory: Path, checkpoint: str | None, count: int) -> None:
+    """Evaluates samples one by one, and writes them and the report of the run."""
+    from everstep.data.source import make_stream
+    from everstep.evaluation import report
+    from everstep.evaluation.task_samples import evaluate_samples
+
+    params = resolved.params
+    task, model = trained_task(directory, checkpoint, params)
+    data = params.task.validation_data
+    stream = make_stream(task.inputs_for(data), data, training=False, seed=params.runtime.seed)
+    result = evaluate_samples(task, model, stream, directory / "reports", "validation", most=count)
+    print(f"{result.rows} samples in {report.write([directory])}", file=sys.stderr)
 
 
 def _find(target: str, model_dir: str | None, checkpoint: str | None) -> tuple[str | None, Path, list[str]]:

@@ -35,13 +35,42 @@ def rebuild_model(directory: Path, imports: Sequence[str] | None) -> Any:
     Raises:
       UsageError: No experiment can build it.
     """
-    from everstep.engine.model_settings import use_float8
+    return _built(experiment_of(directory, imports).params)[1]
 
-    params = experiment_of(directory, imports).params
-    model = get_task(params.task).build_model()
+
+def trained_task(directory: Path, checkpoint: str | None, params: Any) -> tuple[Any, Any]:
+    """Returns the task of a run, and its model with the weights of a checkpoint, by default the newest.
+
+    Args:
+      directory: The run directory.
+      checkpoint: The value of `--checkpoint`; None for the newest.
+      params: The run's configuration.
+
+    Raises:
+      UsageError: There is no such checkpoint.
+    """
+
+    def make() -> tuple[Any, Any]:
+        from everstep.export.predict.models import load_run_checkpoint
+
+        task, model = _built(params)
+        load_run_checkpoint(model, directory, checkpoint or "last")
+        return task, model
+
+    return quietly(make)
+
+
+def _built(params: Any) -> tuple[Any, Any]:
+    """Returns the task of an experiment, and its model as the run computes it, without trained weights."""
+    from everstep.engine.model_settings import use_float8
+    from everstep.engine.precision import precision
+
+    task = get_task(params.task)
+    with precision(params.runtime.mixed_precision_dtype):
+        model = task.build_model()
     if params.runtime.float8:
         use_float8(model)  # the scales are among the weights
-    return model
+    return task, model
 
 
 def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:

@@ -1,27 +1,15 @@
-"""What to do where training waits for its data: one sentence for each kind of source.
-
-The number of workers follows one rule, `recommended_workers`: a core for each, and one left for the training thread.
-"""
-
-import os
+"""What to do where training waits for its data: one sentence for each kind of source."""
 
 from everstep.data.arrays import ArrayStream
 from everstep.data.grain import GrainStream
+from everstep.data.images.stream import ImageStream
 from everstep.data.input_reader import InputStream
 from everstep.data.iterables import IterableStream
 from everstep.data.map_dataset import MapDatasetStream
 from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream
-
-MOST_WORKERS = 16
-"""More workers seldom help: reading, or copying their batches to the training process, is the limit then."""
-
-
-def recommended_workers() -> int:
-    """Returns the cores that this process may use minus one, at least 1 and at most 16."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(max(usable - 1, 1), MOST_WORKERS)
+from everstep.data.workers import recommended_workers
 
 
 def how_to_feed_faster(stream: Stream) -> str:
@@ -33,6 +21,11 @@ def how_to_feed_faster(stream: Stream) -> str:
         return (
             f"add workers: .to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers={workers})), or "
             f"worker_count={workers} of a DataLoader; or store decoded samples, as ArrayRecord"
+        )
+    if isinstance(stream, ImageStream):
+        return (
+            f"use {workers} workers or more (workers={workers}), store images at about the size they are scaled to, or "
+            "augment less"
         )
     if isinstance(stream, PyDatasetStream):
         return f"add workers: PyDataset(workers={workers}, use_multiprocessing=True); or compute less in __getitem__"

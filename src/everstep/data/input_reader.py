@@ -14,7 +14,8 @@ import numpy as np
 
 from everstep.data import randomness, record_sources, tf_data
 from everstep.data.config import DataConfig
-from everstep.data.record_sources import FileSource, Interleave, Shard, Source, find_files, naming_damage, read_records
+from everstep.data.files import find_files
+from everstep.data.record_sources import FileSource, Interleave, Shard, Source, naming_damage, read_records
 from everstep.data.stream import Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfds import TfdsSource

@@ -6,6 +6,9 @@ import numpy as np
 
 from everstep.errors import UsageError
 
+IGNORED = -1
+"""The label of a token to ignore: it counts neither in the loss nor in metrics."""
+
 
 def check_labels(labels: Any, num_classes: int, where: str) -> None:
     """Checks that every label is a whole number from 0 to `num_classes - 1`.

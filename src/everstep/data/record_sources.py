@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from everstep.checkpoint.remote.files import is_known, local_files
 from everstep.data.tf_data import load_tensorflow
-from everstep.errors import Problem, UsageError, nearest
-from everstep.storage import is_temporary
+from everstep.errors import UsageError, nearest
 from everstep.types import Batch
-
-Patterns = str | Sequence[str]
 
 COMPRESSIONS = ("", "GZIP", "ZLIB")
 """How a TFRecord file may be compressed."""
@@ -23,34 +19,6 @@ ReadFile = Callable[[Any], Any]
 """Returns the dataset of a file's records; called with the path as a tensor."""
 
 _FILE_TYPES = {"tfrecord": "", "tfrecord_compressed": "GZIP"}
-
-
-def find_files(patterns: Patterns, key: str = "input_path") -> list[str]:
-    """Returns the files that the patterns match, sorted by their names, each once.
-
-    Files in a store are fetched first; the result has their local paths.
-
-    Args:
-      patterns: A path, a glob, several of them separated by commas, or a list of those.
-      key: The key of the configuration that has the patterns, for errors.
-
-    Raises:
-      UsageError: There is no pattern, a pattern matches nothing or cannot be searched for, or a file is empty, a
-        folder or not readable.
-    """
-    tf = load_tensorflow("reading TFRecord files")
-    found: dict[str, str] = {}  # local paths by name
-    for pattern in _patterns(patterns, key):
-        matches = local_files(pattern, key) if is_known(pattern) else _matches(tf, pattern, key)
-        if not matches:
-            raise UsageError(
-                "no file matches", key=key, received=pattern, remedy="paths are relative to the working directory"
-            )
-        found.update(matches)
-    problems = [problem for name in sorted(found) if (problem := _unusable(tf, name, found[name], key))]
-    if problems:
-        raise UsageError(problems)
-    return [found[name] for name in sorted(found)]
 
 
 def read_records(compression: str = "") -> ReadFile:
@@ -84,45 +52,10 @@ def pick_dataset_fn(file_type: str) -> ReadFile:
     return read_records(_FILE_TYPES[file_type])
 
 
-def _matches(tf: Any, pattern: str, key: str) -> dict[str, str]:
-    """Returns the files that a pattern matches, without the drafts that a killed writer left."""
-    try:
-        if tf.io.gfile.exists(pattern):
-            return {pattern: pattern}
-        return {file: file for file in tf.io.gfile.glob(pattern) if not is_temporary(file)}
-    except (tf.errors.OpError, OSError) as error:  # storage that TensorFlow does not support, or cannot reach
-        raise UsageError(f"cannot be searched for: {first_line(error)}", key=key, received=pattern) from error
-
-
 def first_line(error: Exception) -> str:
     """Returns TensorFlow's message in one line, without the names of its operations."""
     line = str(getattr(error, "message", error)).partition("\n")[0]
     return re.sub(r"\{\{.*?\}\} | \[Op:.*", "", line)
-
-
-def _patterns(patterns: Patterns, key: str) -> list[str]:
-    listed = [patterns] if isinstance(patterns, str) else list(patterns)
-    if not all(isinstance(entry, str) for entry in listed):
-        raise UsageError("expected a path, a glob, or a list of those", key=key, received=patterns)
-    globs = [part.strip() for entry in listed for part in entry.split(",") if part.strip()]
-    if not globs:
-        raise UsageError("names no record files", key=key, remedy="name a path or a glob such as 'data/*.tfrecord'")
-    return globs
-
-
-def _unusable(tf: Any, name: str, file: str, key: str) -> Problem | None:
-    """Returns why a local file cannot be read; None if it can. Remote files are not checked."""
-    if "://" in file:
-        return None
-    if tf.io.gfile.isdir(file):
-        return Problem(key, "is a folder", received=name, remedy=f"name its files, such as {name.rstrip('/') + '/*'!r}")
-    if not tf.io.gfile.stat(file).length:
-        return Problem(key, "is empty, 0 bytes", received=name, remedy="write it again, or remove it")
-    try:
-        with open(file, "rb"):
-            return None
-    except OSError as error:
-        return Problem(key, f"cannot be read: {error.strerror}", received=name)
 
 
 PARALLEL_FILES = 8

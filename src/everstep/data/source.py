@@ -14,6 +14,8 @@ from everstep.data import nest
 from everstep.data.arrays import ArrayStream, RowsStream
 from everstep.data.config import DataConfig
 from everstep.data.grain import GrainStream
+from everstep.data.images.sources import ImageSource
+from everstep.data.images.stream import ImageStream
 from everstep.data.input_reader import InputReader, InputStream
 from everstep.data.iterables import IterableStream
 from everstep.data.map_dataset import MapDatasetStream, no_length
@@ -35,7 +37,7 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     leaves are all arrays counts as arrays; pass a list of batches as `lambda: batches`.
 
     Args:
-      source: A Stream; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
+      source: A Stream; an `ImageSource`; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
         `MapDataset` or `IterDataset`; a `keras.utils.PyDataset`; a dataset with `__len__` and `__getitem__`, such as
         one of PyTorch or Hugging Face; a function that returns an iterator; an iterable.
       config: Batch size and choices; `limit_batches` applies to every source.
@@ -57,6 +59,9 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     # The order of the cases matters: many sources have several of these interfaces.
     if isinstance(source, Stream):
         stream = source
+    elif isinstance(source, ImageSource):
+        images = source.subset(training)
+        stream = ImageStream(images, batch_size, **order, drop_remainder=drop_remainder, training=training)
     elif _is_dataset(source):
         samples = is_unbatched(source)
         batches = source.batch(batch_size, drop_remainder=drop_remainder) if samples else source

@@ -232,6 +232,16 @@ class Stream(abc.ABC):
         return ()
 
     @property
+    def fingerprint(self) -> Mapping[str, str | int]:
+        """What else identifies the data, by name: resuming checks that it is the same."""
+        return {}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the log should say about the data, such as how many documents were skipped; each a line."""
+        return ()
+
+    @property
     def why_not_exact(self) -> str:
         """Why a resumed run may not get exactly the same batches, and what to do; empty if it does.
 

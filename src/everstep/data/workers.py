@@ -1,12 +1,15 @@
-"""Threads and processes that compute several batches of a dataset at once, and return them in order."""
+"""Threads and processes that compute several batches of a dataset at once, and return them in order.
+
+Their number follows one rule, `recommended_workers`: a core for each, and one left for the training thread.
+"""
 
 import abc
 import collections
 import concurrent.futures
 import itertools
 import multiprocessing
-import multiprocessing.pool
 import os
+import queue
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +19,15 @@ import numpy as np
 
 from everstep.data import randomness
 from everstep.errors import TrainingError, UsageError
+
+MOST_WORKERS = 16
+"""More workers seldom help: reading, or copying their batches to the training process, is the limit then."""
+
+
+def recommended_workers() -> int:
+    """Returns the cores that this process may use minus one, at least 1 and at most 16."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(usable - 1, 1), MOST_WORKERS)
 
 
 def end_with_parent() -> None:
@@ -33,8 +45,8 @@ def _exit_after(parent: multiprocessing.process.BaseProcess) -> None:
     os._exit(1)
 
 
-Numbers = Iterable[tuple[int, int]]
-"""The batches to compute: the place of each in its epoch, and its number in the dataset."""
+Numbers = Iterable[tuple[int, Any]]
+"""The batches to compute: the place of each in its epoch, and its number in the dataset, or what else selects it."""
 
 
 class Workers(abc.ABC):
@@ -53,7 +65,7 @@ class Workers(abc.ABC):
     def map(self, numbers: Numbers) -> Iterator[Any]:
         """Yields the batches in the order of their numbers."""
 
-    def _in_order(self, submit: Callable[[int, int], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
+    def _in_order(self, submit: Callable[[int, Any], Callable[[], Any]], numbers: Numbers) -> Iterator[Any]:
         """Calls `submit` for each batch, and yields the results of the functions that it returns, the oldest first."""
         coming, waiting = iter(numbers), collections.deque[Callable[[], Any]]()
         while True:
@@ -65,17 +77,40 @@ class Workers(abc.ABC):
 
 
 class Threads(Workers):
-    """Threads that end with the process, even if the dataset hangs in one of them."""
+    """Threads that end with the process, even if the dataset hangs in one of them.
+
+    They end when the iterator that `map` returns is closed, or collected as garbage. Nothing waits for them then, and
+    no lock is taken: the garbage collector may run in any thread.
+    """
 
     def map(self, numbers: Numbers) -> Iterator[Any]:
         """Yields the batches in the order of their numbers."""
-        pool = multiprocessing.pool.ThreadPool(self._workers)
+        jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Any] | None] = queue.SimpleQueue()
+        wanted = [True]
+
+        def work() -> None:
+            while (job := jobs.get()) is not None:
+                future, number = job
+                if not wanted[0]:
+                    return
+                try:
+                    future.set_result(self._dataset[number])
+                except BaseException as error:
+                    future.set_exception(error)
+
+        def submit(place: int, number: Any) -> Callable[[], Any]:
+            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            jobs.put((future, number))
+            return future.result
+
+        for _ in range(self._workers):
+            threading.Thread(target=work, name="everstep-data", daemon=True).start()
         try:
-            yield from self._in_order(
-                lambda place, number: pool.apply_async(self._dataset.__getitem__, (number,)).get, numbers
-            )
+            yield from self._in_order(submit, numbers)
         finally:
-            pool.terminate()  # does not wait for the threads
+            wanted[0] = False
+            for _ in range(self._workers):
+                jobs.put(None)
 
 
 class Processes(Workers):
@@ -144,7 +179,7 @@ def _initialize(dataset: Any) -> None:
     _dataset = dataset
 
 
-def _compute(number: int, seed: int, epoch: int) -> Any:
+def _compute(number: Any, seed: int, epoch: int) -> Any:
     words = randomness.generator(seed, epoch).integers(2**32, size=16)  # as BorrowedRandomness does
     random.seed(words.tobytes())
     np.random.seed(words)

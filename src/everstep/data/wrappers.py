@@ -43,6 +43,11 @@ class WrappingStream(Stream):
         return self._stream.why_not_exact
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What the log should say about the other stream."""
+        return self._stream.notes
+
+    @property
     def reads_rows(self) -> bool:
         """Whether the other stream has random access to samples."""
         return self._stream.reads_rows

@@ -32,12 +32,14 @@ An evaluation has the same layers: `evaluate`, `_validate_and_time`, `_validate`
 import abc
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
 import numpy as np
 
+from everstep.checkpoint.digest import Digest, array_bytes
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
@@ -60,7 +62,8 @@ from everstep.engine.logs import (
 from everstep.engine.probe import collection_paused, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
-from everstep.task.grad import adapt_loss_scaling, forget_scaled
+from everstep.task.grad import adapt_loss_scaling, current_share, forget_scaled
+from everstep.task.optim.accumulation import batch_counts, weigh_batches
 from everstep.task.optim.loss_scale import updates
 from everstep.task.optim.optimizers import held_optimizers
 from everstep.task.task import Task, compiled_metrics, unpack
@@ -101,6 +104,7 @@ class Engine(abc.ABC):
         self.settings: dict[str, Any] = {}  # how the model was prepared, for the run's record
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
+        self.frozen: list[str] = []  # keys of variables that no step changes; set by `build`
         self.windows: dict[str, WindowSums] = {}
         self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
@@ -108,6 +112,7 @@ class Engine(abc.ABC):
         self.is_reused = False  # whether it was built for an earlier call, and compiles nothing in this one
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
         self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
+        self._full_batch = 1  # its samples; set by `build`
         self._label_classes: set[int] = set()
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self._resident: dict[str, ResidentData] = {}  # by kind: `train`, `validation`
@@ -145,6 +150,7 @@ class Engine(abc.ABC):
             random numbers.
         """
         batch = validation_batch if train_batch is None else train_batch
+        self._full_batch = size_of(batch)
         own = {kind: self.task.build_metrics(training=kind == "train") for kind in ("train", "validation")}
         for given in (train_batch, validation_batch):
             check_leaves(given)
@@ -154,6 +160,7 @@ class Engine(abc.ABC):
             self._build_optimizers()
             norms = {"train": measure(self.task, self.model, self.optimizer, self.measures_norms)}
             built = len(watched.created)
+            watched.assigned.clear()  # building assigns, too
             shapes = self._probe_steps(train_batch, validation_batch, own)
             if any(variable.trainable for variable in watched.created[built:]):  # an optimizer may need them
                 shapes = self._probe_steps(train_batch, validation_batch, own)
@@ -170,6 +177,8 @@ class Engine(abc.ABC):
         self._used = list(watched.all)
         self.variables = states.collect(self._owners(self._used), self._used)
         states.check_held(self.variables, watched.all)
+        slots = {id(variable) for one in self.optimizers for variable in one.variables}  # not assigned through Keras
+        self.frozen = states.frozen(self.variables, watched.assigned | slots)
 
     def release(self) -> None:
         """Drops the references to the task and its data, and copies of the state; compiled programs stay."""
@@ -214,6 +223,8 @@ class Engine(abc.ABC):
             self.optimizer.build(self.model.trainable_variables)
         for held in self.optimizers:
             adapt_loss_scaling(held)
+            if not self.task.averages_batches:
+                weigh_batches(held)
 
     @property
     def optimizers(self) -> list[Any]:
@@ -257,7 +268,32 @@ class Engine(abc.ABC):
     def _train_step(self, batch: Batch) -> None:
         """Runs one training step and adds its logs to the window; the backend calls it inside of `_guarded`."""
         window = self.windows["train"]
-        self._on_devices(lambda part: window.add(self._user_step(part, window.metrics), size_of(part)), batch)
+
+        def step(part: Batch) -> None:
+            own, whole = self._batch_weight(part)
+            with batch_counts(whole):
+                logs = self._user_step(part, window.metrics)
+            window.add(logs, own)
+
+        self._on_devices(step, batch)
+
+    def _batch_weight(self, part: Batch) -> tuple[Any, Any]:
+        """Returns how much the part of a batch of this device counts in the logs, and the whole batch in an update.
+
+        The first is a number of samples, or what the task counts instead. The second is relative to a full batch, so
+        that it is 1 for each batch of equally many samples.
+        """
+        share, own = current_share(), self._own_weight(part)
+        if isinstance(own, int):
+            return own, (own if share is None else share.samples) / self._full_batch
+        return own, (own if share is None else share.weigh(own)) / float(self._full_batch)
+
+    def _own_weight(self, part: Batch) -> Any:
+        """Returns how much a part of a batch counts by itself: the number of its samples, or a tensor."""
+        if type(self.task).batch_weight is Task.batch_weight:
+            return size_of(part)
+        weight = self.task.batch_weight(self.composed(part))
+        return size_of(part) if weight is None else keras.ops.cast(weight, "float32")
 
     def _validation_step(self, batch: Batch) -> dict[str, Any]:
         """Runs one validation step and adds its logs to the window; returns its outputs."""
@@ -265,7 +301,7 @@ class Engine(abc.ABC):
 
         def step(part: Batch) -> dict[str, Any]:
             outputs = self._user_validation(part, window.metrics)
-            window.add(outputs, size_of(part))
+            window.add(outputs, self._own_weight(part))
             return outputs
 
         return self._on_devices(step, batch)
@@ -509,18 +545,38 @@ class Engine(abc.ABC):
         """
         return {key: states.canonical(value) for key, value in self._get(self._saved_keys()).items()}
 
-    def own_state(self, into: OwnState | None = None) -> OwnState:
+    def own_state(self, into: OwnState | None = None, without: Collection[str] = ()) -> OwnState:
         """Returns the state with only the parts of this process of what is divided over several.
 
         Args:
           into: The result of an earlier call that is no longer needed; its memory is reused.
+          without: Keys that are left out.
         """
-        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(self._saved_keys()).items()}
+        keys = [key for key in self._saved_keys() if key not in without]
+        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(keys).items()}
 
-    def read_one_by_one(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields what `state` returns, sorted by key, with one variable at a time in memory."""
-        for key in sorted(self._saved_keys()):
+    def own_weights(self, keys: Sequence[str]) -> OwnState:
+        """Returns some variables in the same form, but those of 8 bits, as in a quantized model, in their own type."""
+        return {key: states.own(value, narrow=True) for key, value in self._held(keys).items()}
+
+    def read_one_by_one(self, keys: Sequence[str] | None = None) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields what `state` returns, or some of it, sorted by key, with one variable at a time in memory."""
+        for key in sorted(self._saved_keys() if keys is None else keys):
             yield key, states.canonical(self._get([key])[key])
+
+    def digest_of(self, keys: Sequence[str]) -> str:
+        """Returns the digest of some variables; see `everstep.checkpoint.digest`."""
+        found = Digest()
+        for key, array in self.read_one_by_one(keys):
+            found.add(key, array)
+        return found.hex()
+
+    def checksums(self, keys: Sequence[str]) -> dict[str, int]:
+        """Returns a number for each variable that is another one if its bits have changed.
+
+        Only this process can compare them. Computed where the variables are: nothing large is copied.
+        """
+        return {key: zlib.crc32(array_bytes(self._get([key])[key])) for key in keys}
 
     @property
     def is_spread(self) -> bool:
@@ -552,17 +608,25 @@ class Engine(abc.ABC):
     def _copies(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
         return {key: value.copy() for key, value in self._get(keys).items()}
 
-    def load(self, state: StoredState, only: tuple[str, ...] | None = None) -> None:
+    def load(
+        self, state: StoredState, only: tuple[str, ...] | None = None, base: Mapping[str, Any] | None = None
+    ) -> None:
         """Replaces the state. Its keys must be exactly those of this engine, or, to evaluate, those of some roles.
 
         Args:
           state: A result of `state`, from this process or another one.
           only: Beginnings of keys, such as `states.EVALUATED`; other keys of `state` are ignored.
+          base: The name and digest of the weights of the model that are not in the state, because the model is built
+            with them.
 
         Raises:
-          UsageError: Keys, shapes or dtypes differ; nothing was changed.
+          UsageError: Keys, shapes or dtypes differ, or the model was built with other weights; nothing was changed.
         """
         expected = {key: self.variables[key] for key in self._saved_keys()}
+        if base is not None and base["name"]:
+            built = [key for key in expected if key.startswith("model/") and key not in state]
+            states.check_base(base, len(built), lambda: self.digest_of(built))
+            expected = {key: variable for key, variable in expected.items() if key not in built}
         if only is not None:
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
             # Attributes of a task may exist only in training; the model is the same in both.

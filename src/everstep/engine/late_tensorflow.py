@@ -1,8 +1,8 @@
 """TensorFlow beside another backend: Keras does not import it unasked, and it is seeded when a program imports it.
 
 `keras.utils.set_random_seed` imports TensorFlow on every backend, because a program may read its data with `tf.data`;
-`model.save` does, to see whether a value of a configuration is TensorFlow's. That takes seconds, and most programs on
-JAX and PyTorch never use it.
+`model.save` does, to see whether a value of a config is TensorFlow's; KerasHub does when it is imported, and when
+it opens a preset. That takes seconds, and most programs on JAX and PyTorch never use it.
 """
 
 import contextlib
@@ -63,6 +63,42 @@ def only_if_imported(module: str) -> Iterator[None]:
         yield
     finally:
         user.tf = found
+
+
+@contextlib.contextmanager
+def not_found() -> Iterator[None]:
+    """Inside the block TensorFlow is not found, as if it were not installed, unless it is imported already.
+
+    For packages that use it where it is installed, and work without it: KerasHub tokenizes with the same libraries in
+    both cases. Keras does not remember that it has not found it.
+    """
+    if NAME in sys.modules:
+        yield
+        return
+    lazy = [vars(_keras_modules())[name] for name in ("tensorflow", "gfile")]
+    known = [module._available for module in lazy]
+    finder = _NotFound()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for module, available in zip(lazy, known, strict=True):
+            module._available = available
+
+
+def _keras_modules() -> types.ModuleType:
+    return importlib.import_module("keras.src.utils.module_utils")
+
+
+class _NotFound:
+    """A finder that raises the error of a missing package for TensorFlow and the packages that belong to it."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        """Returns None for any other module."""
+        if name.partition(".")[0] in (NAME, "tensorflow_text"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
 
 
 class _IfImported:

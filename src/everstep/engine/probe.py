@@ -14,10 +14,17 @@ from everstep.errors import UsageError
 
 @dataclasses.dataclass
 class Watched:
-    """The variables that were created, read or assigned inside a block."""
+    """The variables that were created, read or assigned inside a block.
+
+    Attributes:
+      created: Those that were created.
+      touched: Those that were read or assigned, by id.
+      assigned: The ids of those that were assigned.
+    """
 
     created: list[keras.Variable] = dataclasses.field(default_factory=list)
     touched: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
+    assigned: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def all(self) -> list[keras.Variable]:
@@ -41,6 +48,7 @@ def watch_variables() -> Iterator[Watched]:
 
     def watched_assign(self: keras.Variable, new: Any) -> Any:
         watched.touched[id(self)] = self
+        watched.assigned.add(id(self))
         return assign(self, new)
 
     with (

@@ -20,7 +20,7 @@ from everstep.data.stream import Block
 from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.shares import Share
 from everstep.engine.window import WindowSums
-from everstep.task.grad import current_share, on_replica
+from everstep.task.grad import current_share, on_replica, shared
 from everstep.types import Batch
 
 _IN_PARTS = (SparseArray, RaggedArray)  # tensors that consist of several arrays, and are divided in the step
@@ -71,12 +71,13 @@ class ProcessShare(Share):
 
     def __init__(self, processes: Processes, lengths: Sequence[int]) -> None:
         self.processes = processes
-        self.is_divided = min(lengths) >= processes.size
+        self.is_divided = min(lengths) >= processes.size  # `slice` needs it
         self.rows = [lengths[0], *[0] * (processes.size - 1)]
         if self.is_divided:
             self.rows = [_size(self.slice(lengths[0], rank)) for rank in range(processes.size)]
         counts = self.rows[processes.rank] > 0
-        super().__init__({(_size(self.slice(length)) if counts else 0, length) for length in lengths}, counts)
+        parts = {(_size(self.slice(length)) if counts else 0, length) for length in lengths}
+        super().__init__(parts, lengths[0], counts, self.is_divided)
 
     def slice(self, length: int, rank: int | None = None) -> slice:
         """Returns which of so many samples a process computes, by default this one."""
@@ -112,7 +113,7 @@ class ProcessShare(Share):
         return self.processes.sum(gradients if self.counts else [ops.zeros_like(part) for part in gradients])
 
     def _sum_own(self, gradients: list[Any]) -> list[Any]:
-        return self._sum([self.processes.dense(gradient) * self.weight for gradient in gradients])
+        return self._sum([shared(self.processes.dense(gradient), self) for gradient in gradients])
 
     def _make_alike(self, gradients: list[Any]) -> list[Any]:
         return self.processes.first([self.processes.dense(gradient) for gradient in gradients])

@@ -6,6 +6,7 @@ such as the block of a transformer, is recomputed as one unit, from its inputs a
 (seed generators, moving averages) had the first time; what it assigns is assigned once.
 """
 
+import contextvars
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,6 +79,7 @@ def _rematerialized(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..
         trainable = {id(variable) for variable in layer.trainable_variables}
         state = [variable for variable in layer.variables if id(variable) not in trainable]
         seen: dict[str, Any] = {}  # what is no tensor: the structure of the outputs, the assigned variables, …
+        context = contextvars.copy_context()  # the repeated call, perhaps in another thread, is in the same context
 
         def pure(tensors: list[Any], values: list[Any]) -> list[list[Any]]:
             given = iter(tensors)
@@ -85,7 +87,7 @@ def _rematerialized(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..
             set_keras_masks(keras_masks(leaves), filled)
             new_args, new_kwargs = keras.tree.pack_sequence_as((args, kwargs), filled)
             with ChainedScope(list(zip(state, values, strict=True))) as scope:
-                outputs = call(*new_args, **new_kwargs)
+                outputs = context.copy().run(call, *new_args, **new_kwargs)
                 masks = keras_masks(outputs)
                 assigned = [variable for variable in state if id(variable) in scope.assigned]
                 updates = [scope.get_current_value(variable) for variable in assigned]

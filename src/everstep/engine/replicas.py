@@ -58,10 +58,11 @@ class Replicas:
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group))
         if not self._can_share(batch):
-            with on_replica(ReplicaShare({(1, self.count)}, counts=replica == 0)):
+            alone = ReplicaShare({(1, self.count)}, _sizes(batch)[0], counts=replica == 0, is_divided=False)
+            with on_replica(alone):
                 return step(batch)
         own = nest.map_leaves(lambda leaf: leaf[self._slice(leaf.shape[0], replica)], batch)
-        with on_replica(ReplicaShare(set(zip(_sizes(own), _sizes(batch), strict=True)))):
+        with on_replica(ReplicaShare(set(zip(_sizes(own), _sizes(batch), strict=True)), _sizes(batch)[0])):
             return step(own)
 
     def _can_share(self, batch: Batch) -> bool:

@@ -1,8 +1,9 @@
 """`Share`: what part of a step one of several workers has; a worker is a replica of TensorFlow, or a process.
 
-Every worker computes its slice of the global batch. The loss of a slice counts by the slice's part of the samples, so
-that the sum of the gradients is the gradient of the mean over the batch. `replicas.py` does this on TensorFlow,
-`torch_processes.py` on PyTorch; on JAX the compiler divides one program.
+Every worker computes its slice of the global batch. The loss of a slice counts by the slice's part of the samples, or
+of what the task counts instead (`Task.batch_weight`), so that the sum of the gradients is the gradient of the mean over
+the batch. `replicas.py` does this on TensorFlow, `torch_processes.py` on PyTorch; on JAX the compiler divides one
+program.
 """
 
 import abc
@@ -24,23 +25,41 @@ class Share(abc.ABC):
 
     Args:
       parts: Pairs of the samples of this worker and those of the whole batch; one pair for each task of the batch.
+      samples: The samples of the whole batch; of several tasks, those of the first one.
       counts: Whether its metrics and sums count; False if another worker has the same samples, or this one has none.
+      is_divided: Whether each worker has a slice; False if all of them compute the whole batch, which is too small.
     """
 
-    def __init__(self, parts: set[tuple[int, int]], counts: bool = True) -> None:
-        self._parts = parts
-        self.counts = counts
+    def __init__(self, parts: set[tuple[int, int]], samples: int, counts: bool = True, is_divided: bool = True) -> None:
+        self._parts, self.samples = parts, samples
+        self.counts, self.is_divided = counts, is_divided
+        self._weighed: Any = None  # the part of this worker, if the task counts something else than samples
         self.divides_losses = False
         self._summed: dict[int, Any] = {}
         self._waiting: set[int] = set()  # variables whose summed gradients were not applied yet
 
+    def weigh(self, own: Any) -> Any:
+        """Makes the slice of this worker count by its weight instead of its samples; returns that of the whole batch.
+
+        Args:
+          own: The weight of the slice, a scalar of float32. All workers call it.
+        """
+        if not self.is_divided:
+            return own
+        total = self._sum([own])[0]
+        part = own / keras.ops.maximum(total, 1e-30)
+        self._weighed = keras.ops.where(total > 0.0, part, keras.ops.full_like(part, self.weight))
+        return total
+
     @property
-    def weight(self) -> float:
+    def weight(self) -> Any:
         """The part of the global batch that this worker works on.
 
         Raises:
           UsageError: The part differs between the tasks of the batch.
         """
+        if self._weighed is not None:
+            return self._weighed
         weights = {Fraction(own, whole) for own, whole in self._parts}
         if len(weights) > 1:
             sizes = " and ".join(str(whole) for whole in sorted({whole for _, whole in self._parts}))

@@ -11,7 +11,7 @@ backend.
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -83,28 +83,73 @@ def model_owners(model: keras.Model, used: Iterable[keras.Variable] = ()) -> dic
     return {f"model.{name}": value for name, value in sorted(vars(model).items()) if counts(name, value)}
 
 
-def canonical(value: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+def frozen(keyed: Mapping[str, keras.Variable], assigned: Collection[int]) -> list[str]:
+    """Returns the keys of the variables that no step changes: not trainable, and not assigned by a traced step.
+
+    Statistics of batch normalization are assigned. Random generators never count as frozen: they may draw outside of
+    steps.
+
+    Args:
+      keyed: All variables by key.
+      assigned: The ids of those that steps assign.
+    """
+    return [
+        key
+        for key, variable in keyed.items()
+        if key.startswith(EVALUATED)
+        and not variable.trainable
+        and id(variable) not in assigned
+        and variable.name != "seed_generator_state"
+    ]
+
+
+def check_base(base: Mapping[str, Any], variables: int, digest: Callable[[], str]) -> None:
+    """Requires that a model was built with the weights that a checkpoint does not contain.
+
+    Args:
+      base: What the checkpoint knows of them: `name`, `digest`, `variables`.
+      variables: How many of the model's variables are not in the checkpoint.
+      digest: Returns the digest of these variables.
+
+    Raises:
+      UsageError: The model was built with others.
+    """
+    here = digest() if variables == base["variables"] else f"{variables} variables instead of {base['variables']}"
+    if here != base["digest"]:
+        raise UsageError(
+            f"the run was trained on other frozen weights, with the digest {base['digest']}; the model is now built "
+            f"with {here}",
+            key="base weights",
+            received=base["name"],
+            remedy="provide the weights that the run was started with, or start a new run in another directory",
+        )
+
+
+def canonical(value: np.ndarray, into: np.ndarray | None = None, narrow: bool = False) -> np.ndarray:
     """Returns a copy in the stored form: integers as int64 (their width differs between backends).
 
     Args:
       value: The array; it may be a view of the device's memory.
       into: An array that is no longer needed. Its memory is reused if it fits: the system provides new memory page by
         page, which takes longer than the copy.
+      narrow: Whether integers of 8 bits stay what they are: all backends have them.
     """
-    dtype = _stored_dtype(value.dtype)
+    dtype = value.dtype if narrow and value.dtype.itemsize == 1 else _stored_dtype(value.dtype)
     if into is None or (into.shape, into.dtype) != (value.shape, dtype):
         into = np.empty(value.shape, dtype)
     np.copyto(into, value, casting="unsafe")
     return into
 
 
-def own(value: np.ndarray | ArrayParts, into: np.ndarray | ArrayParts | None = None) -> np.ndarray | ArrayParts:
+def own(
+    value: np.ndarray | ArrayParts, into: np.ndarray | ArrayParts | None = None, narrow: bool = False
+) -> np.ndarray | ArrayParts:
     """Returns a copy in the stored form, of an array or of the parts of one; see `canonical`."""
     if isinstance(value, ArrayParts):
         memory = dict(into.parts) if isinstance(into, ArrayParts) else {}
-        parts = [(start, canonical(part, memory.get(start))) for start, part in value.parts]
-        return ArrayParts(value.shape, _stored_dtype(value.dtype), parts)
-    return canonical(value, into if isinstance(into, np.ndarray) else None)
+        parts = [(start, canonical(part, memory.get(start), narrow)) for start, part in value.parts]
+        return ArrayParts(value.shape, canonical(np.empty(0, value.dtype), narrow=narrow).dtype, parts)
+    return canonical(value, into if isinstance(into, np.ndarray) else None, narrow)
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:

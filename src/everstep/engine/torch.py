@@ -45,6 +45,8 @@ IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
 SHAPES = 8  # of batches for which a step is recorded; batches of further shapes run eagerly
 ALIGNMENT = 256  # bytes; the libraries of a GPU select other kernels, with other bits, for other addresses
 
+CHECKSUM_NUMBERS = 1 << 24  # of a variable that are added at once
+
 Key = tuple[Any, ...]
 
 
@@ -388,6 +390,23 @@ class TorchEngine(Engine):
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
             self.variables[key].assign(values[key])
+
+    def checksums(self, keys: Sequence[str]) -> dict[str, int]:
+        """Returns checksums that the GPU computes; see `Engine.checksums`."""
+        if not self._on_cuda:  # in memory of the host already
+            return super().checksums(keys)
+        sums = [_checksum(self.variables[key].value) for key in keys]
+        return dict(zip(keys, torch.stack(sums).tolist(), strict=True)) if sums else {}
+
+
+def _checksum(value: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of a tensor's bits, each number multiplied by an odd one that depends on its place."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(value.dtype.itemsize, torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=value.device)
+    for begin, part in enumerate(value.detach().reshape(-1).view(kind).split(CHECKSUM_NUMBERS)):
+        place = torch.arange(len(part), device=value.device) + begin * CHECKSUM_NUMBERS
+        total += (part.to(torch.int64) * (2 * place + 1)).sum()
+    return total
 
 
 def _refuse_buffers(model: keras.Model) -> None:

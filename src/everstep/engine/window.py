@@ -25,7 +25,7 @@ FINITE_STEPS = "finite_steps"
 
 
 class WindowSums:
-    """Sums of the scalars that steps return, weighted by samples, and metrics; read and reset together.
+    """Sums of the scalars that steps return, weighted by samples, or tokens, and metrics; read and reset together.
 
     Args:
       logged: The shapes of the logs of a step, by name; scalars, unless the reduction is `last`. A log with the name of
@@ -70,14 +70,16 @@ class WindowSums:
         watched = [] if self.finite_steps is None else [self.finite_steps.count]
         return [*self.totals.values(), self.samples, *norms, *watched, *(v for m in self.metrics for v in m.variables)]
 
-    def add(self, logs: Mapping[str, Any], size: int) -> None:
-        """Adds the logs of one step over `size` samples; runs inside the compiled step."""
+    def add(self, logs: Mapping[str, Any], size: Any) -> None:
+        """Adds the logs of one step over `size` samples, or what the task counts; runs inside the compiled step."""
         last = self.reduction == "last"
-        weight = 1.0 if last and current_share() is None else float(size)  # results on one device are not averaged
+        weight = float(size) if isinstance(size, int) else size
+        if last and current_share() is None:
+            weight = 1.0  # results on one device are not averaged
         for name, total in self.totals.items():
             value = ops.cast(logs[name], "float32") * weight
             total.assign(value if last else total + value)
-        self.samples.assign(ops.full((), weight) if last else self.samples + weight)
+        self.samples.assign(ops.zeros(()) + weight if last else self.samples + weight)
         if self.norms is not None:
             self.norms.add(weight)
         if self.finite_steps is not None:
@@ -85,7 +87,8 @@ class WindowSums:
 
     def read(self) -> dict[str, Any]:
         """Returns the means and the results of the metrics; may run compiled."""
-        logs = {name: total / ops.maximum(self.samples, 1.0) for name, total in self.totals.items()}
+        count = _at_least_something(self.samples)
+        logs = {name: total / count for name, total in self.totals.items()}
         for metric in self.metrics if self.reduction == "mean" else ():
             result = metric.result()
             logs.update(result if isinstance(result, Mapping) else {metric.name: result})
@@ -195,7 +198,7 @@ class Norms:
         """Returns the norms; that of the gradients only if an optimizer has applied some."""
         weights = {WEIGHTS: ops.sqrt(_sum_of_squares(self._model.trainable_variables))}
         if self._seen:
-            return {GRADIENT: self._total / ops.maximum(self._samples, 1.0), **weights}
+            return {GRADIENT: self._total / _at_least_something(self._samples), **weights}
         if not self._warned:
             logger.warning("%s is not logged: the step passes its gradients to no optimizer's apply", GRADIENT)
         self._warned = True
@@ -222,6 +225,11 @@ def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norm
     for one in held:
         norms.watch(one)
     return norms
+
+
+def _at_least_something(count: keras.Variable) -> Any:
+    """Returns a sum of weights to divide by: 1 if nothing has been added."""
+    return ops.where(count > 0.0, ops.convert_to_tensor(count), ops.ones(()))
 
 
 def zero(name: str, shape: tuple = ()) -> keras.Variable:

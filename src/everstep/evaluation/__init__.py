@@ -26,6 +26,7 @@ from everstep.evaluation.shipped_metrics import (
     SquaredError,
     TopK,
 )
+from everstep.evaluation.text_metrics import ExactMatch, Rouge, SampleLoss, TokenF1
 
 __all__ = [
     "TNR",
@@ -36,14 +37,18 @@ __all__ = [
     "DiceScore",
     "Evaluation",
     "Evaluator",
+    "ExactMatch",
     "IoUScore",
     "Precision",
     "RelativeError",
+    "Rouge",
     "SampleBatch",
+    "SampleLoss",
     "SampleMetric",
     "SoftDice",
     "SoftIoUScore",
     "SquaredError",
+    "TokenF1",
     "TopK",
     "predictions",
     "sample_metrics",

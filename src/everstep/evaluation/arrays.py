@@ -26,6 +26,11 @@ def host_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
+def as_text(value: Any) -> str:
+    """Returns a value as text; bytes are decoded, and those that are not UTF-8 are escaped."""
+    return value.decode("utf-8", errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
 def rows(tree: Any, what: str) -> int:
     """Returns the number of samples in a nesting of arrays.
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from everstep.data import nest
-from everstep.evaluation.arrays import host_array
+from everstep.evaluation.arrays import as_text, host_array
 
 LONGER_SIDE = 128
 """The largest size of a picture, in pixels of its longer side."""
@@ -31,7 +31,7 @@ def shown(value: Any) -> dict[str, Any]:
         return {}
     array = host_array(leaves[0])
     if array.dtype.kind in "OSU":
-        return {"text": " ".join(_text(part) for part in array.reshape(-1).tolist())[:LETTERS]}
+        return {"text": " ".join(as_text(part) for part in array.reshape(-1).tolist())[:LETTERS]}
     plane = _plane(array)
     return {"image": _data_url(_bytes(plane))} if plane is not None else {"values": _numbers(array)}
 
@@ -95,7 +95,3 @@ def _data_url(picture: np.ndarray) -> str:
 def _numbers(array: np.ndarray) -> list[float | None]:
     values = array.reshape(-1)[:NUMBERS].astype(np.float64).tolist()
     return [value if math.isfinite(value) else None for value in values]
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", errors="backslashreplace") if isinstance(value, bytes) else str(value)

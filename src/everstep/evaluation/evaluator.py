@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.evaluation.batch import BatchReader, CheckedBatch
@@ -61,7 +59,7 @@ class Evaluator:
 
     Args:
       metrics: A dict from name to function, or a list of metrics (see `sample_metrics`).
-      kind: "classification", "regression", "segmentation" or "values"; None to infer it from the first batch.
+      kind: "classification", "regression", "segmentation", "text" or "values"; None to infer it from the first batch.
       classes: Names of the classes, in order.
       from_logits: Whether predictions over classes are logits; None to infer it from the first batch.
       show: Converts one sample's input to what a report shows: `lambda x: x.reshape(28, 28)`.
@@ -197,12 +195,7 @@ class _Pass:
         values = {m.name: scores(m, batch.ids, batch.y_true, batch.y_pred) for m in self._metrics}
         outcome = self.outcome.columns(batch.y_true, batch.y_pred)
         table.add(batch.ids, values, outcome, batch.columns)
-        masks = (
-            self.kind == "segmentation"
-            and isinstance(batch.y_true, np.ndarray)
-            and isinstance(batch.y_pred, np.ndarray)
-        )
-        self.gallery.offer(batch, values, outcome, masks=masks, cells=self.outcome.confusion is not None)
+        self.gallery.offer(batch, values, outcome, self.kind, cells=self.outcome.confusion is not None)
 
     def _begin(self, batch: CheckedBatch) -> None:
         kind, classes, from_logits = self._given

@@ -13,6 +13,7 @@ import numpy as np
 from everstep.errors import UsageError
 from everstep.evaluation import arrays, display
 from everstep.evaluation.batch import CheckedBatch
+from everstep.evaluation.outcome import OutcomeKind
 from everstep.evaluation.sample_metric import Better, SampleMetric
 
 PER_METRIC = 24
@@ -92,21 +93,21 @@ class Gallery:
         self._show = show
         self._samples: dict[int, dict[str, Any]] = {}
 
-    def offer(self, batch: CheckedBatch, values: Numbers, outcome: Numbers, masks: bool, cells: bool) -> None:
+    def offer(self, batch: CheckedBatch, values: Numbers, outcome: Numbers, kind: OutcomeKind, cells: bool) -> None:
         """Keeps the samples of a batch that are among the worst, and drops those that no longer are.
 
         Args:
           batch: The samples.
           values: Their metrics.
           outcome: Label, prediction and confidence, as far as they are known.
-          masks: Whether labels and predictions are masks, to be shown as pictures.
+          kind: The kind of problem: masks and texts are shown as target and output, beside the input.
           cells: Whether labels and predictions are classes, with a confusion matrix.
         """
         changed = [worst.offer(batch.first_row, values[name]) for name, worst in self._worst.items()]
         changed += [self._confused.offer(batch.first_row, outcome["label"], outcome["prediction"])] if cells else []
         if any(changed):
             wanted = {row for worst in self._worst.values() for row in worst.rows.tolist()} | set(self._confused.rows())
-            new = {row: self._sample(row, batch, values, outcome, masks) for row in wanted - self._samples.keys()}
+            new = {row: self._sample(row, batch, values, outcome, kind) for row in wanted - self._samples.keys()}
             self._samples = {row: sample for row, sample in (self._samples | new).items() if row in wanted}
 
     def samples(self) -> list[dict[str, Any]]:
@@ -120,14 +121,20 @@ class Gallery:
                 reasons.setdefault(row, [])
         return [{**self._samples[row], "reasons": reasons[row]} for row in sorted(reasons)[:IN_ALL]]
 
-    def _sample(self, row: int, batch: CheckedBatch, values: Numbers, outcome: Numbers, masks: bool) -> dict[str, Any]:
+    def _sample(
+        self, row: int, batch: CheckedBatch, values: Numbers, outcome: Numbers, kind: OutcomeKind
+    ) -> dict[str, Any]:
         i = row - batch.first_row
         sample = {"id": batch.ids[i], "row": row}
-        sample |= {name: _plain(outcome[name][i]) if name in outcome else None for name in OUTCOME}
+        numbers = {} if kind == "text" else outcome
+        sample |= {name: _plain(numbers[name][i]) if name in numbers else None for name in OUTCOME}
         sample["values"] = {name: _plain(values[name][i]) for name in values}
         if batch.inputs is not None:
             sample["input"] = self._shown(batch, i)
-        if masks:
+        if kind == "text":
+            sample["target"] = display.shown(outcome["label"][i])
+            sample["output"] = display.shown(outcome["prediction"][i])
+        elif kind == "segmentation" and isinstance(batch.y_true, np.ndarray) and isinstance(batch.y_pred, np.ndarray):
             sample["target"] = display.mask_shown(arrays.at(batch.y_true, i), _num_classes(batch))
             sample["output"] = display.mask_shown(arrays.at(batch.y_pred, i))
         return sample

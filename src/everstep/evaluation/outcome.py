@@ -5,18 +5,21 @@ They depend on the kind of problem, which is specified, or inferred from the fir
     classification   labels are class numbers or one-hot; predictions have a number per class (or one, for two classes)
     regression       labels and predictions are numbers
     segmentation     both are masks
+    text             both are texts, such as what a language model was asked for and what it wrote
     values           anything else: only metrics
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from everstep.data import check_labels
 from everstep.errors import UsageError, nearest
+from everstep.evaluation.arrays import as_text
 
-OutcomeKind = Literal["classification", "regression", "segmentation", "values"]
+OutcomeKind = Literal["classification", "regression", "segmentation", "text", "values"]
 
 
 def kind_of(y_true: Any, y_pred: Any) -> OutcomeKind:
@@ -25,6 +28,8 @@ def kind_of(y_true: Any, y_pred: Any) -> OutcomeKind:
     Class numbers with one number per prediction count as two classes only if the predictions are within 0 to 1: pass
     `kind` if that is wrong.
     """
+    if _are_texts(y_true) and _are_texts(y_pred):
+        return "text"
     if not (_is_numeric(y_true) and _is_numeric(y_pred)):
         return "values"
     if y_pred.ndim > 2:
@@ -55,6 +60,17 @@ def _is_numeric(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim > 0
 
 
+def _are_texts(values: Any) -> bool:
+    """Whether there is one text per sample, alone or beside numbers under the key `text`."""
+    values = written(values)
+    return isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "OSU"
+
+
+def written(values: Any) -> Any:
+    """Returns the texts of predictions that hold further values beside them: `{"text": …, "loss": …}`."""
+    return values["text"] if isinstance(values, Mapping) and "text" in values else values
+
+
 Columns = dict[str, np.ndarray]
 
 MOST_CLASSES = 1_000
@@ -67,7 +83,7 @@ class Outcome(Protocol):
     confusion: np.ndarray | None
 
     def columns(self, y_true: Any, y_pred: Any) -> Columns:
-        """Returns columns with one value per sample; a missing float is NaN, a missing integer -1."""
+        """Returns columns with one value per sample: numbers or texts; a missing float is NaN, a missing integer -1."""
 
 
 class Plain:
@@ -90,6 +106,16 @@ class Numbers:
         if not all(isinstance(values, np.ndarray) and values.size == len(values) for values in (y_true, y_pred)):
             return {}
         return {"label": y_true.reshape(-1).astype(np.float64), "prediction": y_pred.reshape(-1).astype(np.float64)}
+
+
+class Texts:
+    """Texts: what was expected as the label, and what was written as the prediction."""
+
+    confusion: np.ndarray | None = None
+
+    def columns(self, y_true: Any, y_pred: Any) -> Columns:
+        """Returns `label` and `prediction`, as texts."""
+        return {"label": _texts(y_true), "prediction": _texts(y_pred)}
 
 
 class Classes:
@@ -151,14 +177,21 @@ def outcome_of(
             "there is no such kind", key="kind", received=kind, remedy=nearest(str(kind), get_args(OutcomeKind))
         )
     kind = kind or kind_of(y_true, y_pred)
+    if kind == "text" and not (_are_texts(y_true) and _are_texts(y_pred)):
+        raise UsageError("text needs one text per sample", key="y_pred", received=np.shape(written(y_pred)))
     if kind != "classification":
-        return kind, (Numbers() if kind == "regression" else Plain())
+        others: dict[str, Outcome] = {"regression": Numbers(), "text": Texts()}
+        return kind, others.get(kind, Plain())
     if not isinstance(y_pred, np.ndarray) or y_pred.ndim > 2:
         raise UsageError("classification needs the shape (n, classes)", key="y_pred", received=np.shape(y_pred))
     count = max(2, y_pred.reshape(len(y_pred), -1).shape[1])
     if classes and classes != count:
         raise UsageError(f"there are {classes} names, but predictions for {count} classes", key="classes")
     return kind, Classes(count, from_logits)
+
+
+def _texts(values: Any) -> np.ndarray:
+    return np.asarray([as_text(value) for value in written(values).tolist()], object)
 
 
 def _class_numbers(y_true: Any, count: int) -> np.ndarray:

@@ -75,7 +75,7 @@ class Table:
         Args:
           ids: One id per row.
           metrics: A number for each row, by metric.
-          outcome: `label`, `prediction` and `confidence`; a negative integer is a missing value.
+          outcome: `label`, `prediction` and `confidence`, as numbers or texts; a negative integer is a missing value.
           columns: The user's columns, of any scalar type.
         """
         self._ids += ids
@@ -93,7 +93,7 @@ class Table:
         self._ids, self._pieces, self._columns = [], {}, {}
 
     def _write_parquet(self, arrays: Mapping[str, np.ndarray]) -> None:
-        found = {"id": pa.array(self._ids, pa.string()), **{name: _numbers(a) for name, a in arrays.items()}}
+        found = {"id": pa.array(self._ids, pa.string()), **{name: _column(a) for name, a in arrays.items()}}
         found |= {name: _scalars(name, values) for name, values in self._columns.items()}
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._files[1], pa.table(found).schema)
@@ -129,7 +129,10 @@ def check_columns(columns: Sequence[str], metrics: Sequence[str]) -> None:
             raise UsageError(f"is {taken}", key="columns", received=name, remedy="give the column another name")
 
 
-def _numbers(values: np.ndarray) -> pa.Array:
+def _column(values: np.ndarray) -> pa.Array:
+    """Returns numbers or texts; a negative integer is a missing value."""
+    if values.dtype == object:
+        return pa.array(values, pa.string())
     return pa.array(values, mask=values < 0 if values.dtype.kind == "i" else None)
 
 

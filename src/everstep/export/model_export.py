@@ -8,6 +8,7 @@ Every entry point takes the same steps:
 """
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,9 @@ import numpy as np
 
 from everstep import storage
 from everstep.data.sparse import first_samples
+from everstep.engine.hub import adapted_layers, is_hub_task
 from everstep.errors import TrainingError, UsageError
+from everstep.export import hub_preset
 from everstep.export.comparison import unchanged
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
@@ -64,10 +67,12 @@ def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
     Raises:
       UsageError: The model declares no inputs, or string inputs, for which there are no random values.
     """
-    if inputs is not None:
-        return first_samples(inputs, _SAMPLES)
     structure = getattr(model, "_inputs_struct", None)
     declared = structure if structure is not None else list(getattr(model, "inputs", None) or ())
+    if inputs is not None:
+        if isinstance(inputs, dict) and isinstance(declared, dict):  # a batch may have more, such as packed documents
+            inputs = {name: value for name, value in inputs.items() if name in declared}
+        return first_samples(inputs, _SAMPLES)
     leaves = keras.tree.flatten(declared)
     if not leaves or any(one.dtype == "string" for one in leaves):
         raise UsageError(
@@ -92,8 +97,9 @@ def random_input(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
 def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     """Writes every format of the backend, each loaded back and compared; returns the paths that were written.
 
-    `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. A format that this
-    model or this machine does not support is skipped with a warning.
+    `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. For a KerasHub model
+    also `preset/`, and where they exist `adapter.lora.h5` and `transformers/`. A format that this model or this machine
+    does not support is skipped with a warning.
 
     Args:
       model: The model, built.
@@ -111,7 +117,7 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     stateful = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
     states = [state for layer in stateful for state in keras.tree.flatten(getattr(layer, "states", None) or [])]
     with unchanged(states):  # the comparison calls the model
-        for name, write in (("model.keras", export_keras), serving_format()):
+        for name, write in _formats(model, directory):
             try:
                 write(model, directory / name, sample)
                 written.append(directory / name)
@@ -120,6 +126,22 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     if not written and directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
     return written
+
+
+def _formats(model: keras.Model, directory: Path) -> Iterator[tuple[str, Callable[[Any, Path, Any], None]]]:
+    """Yields the file name and the writer of each format that a model may have."""
+    yield "model.keras", export_keras
+    yield serving_format()
+    if not is_hub_task(model):
+        return
+    yield hub_preset.PRESET, hub_preset.export_preset
+    if adapted_layers(model):
+        yield hub_preset.ADAPTER, hub_preset.export_adapter
+    if (directory / hub_preset.PRESET).is_dir() and hub_preset.converts(model):
+        yield (
+            hub_preset.TRANSFORMERS,
+            functools.partial(hub_preset.export_transformers, preset=directory / hub_preset.PRESET),
+        )
 
 
 def serving_format() -> tuple[str, Callable[[keras.Model, Path, Any], None]]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from everstep import storage
+from everstep.engine.hub import is_hub_task
 from everstep.errors import TrainingError, UsageError, kind_of, renamed_keys
 from everstep.export.model_export import export_all, load_checkpoint, sample_inputs
 from everstep.export.predict.finding import Found, find, local_run
@@ -112,6 +113,8 @@ def _load_exported(
         except UsageError as error:  # a class that only the experiment's module registers, for example
             failure = error
         else:
+            if rebuild is not None and is_hub_task(model):  # adapters are merged in its file, and apart in checkpoints
+                return rebuild()
             try:
                 return model, sample_inputs(model, sample)
             except UsageError:

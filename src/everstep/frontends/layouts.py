@@ -1,6 +1,6 @@
 """The layout of every entry point's runs: what each calls its files, in one table.
 
-`run_experiment` and `fit` add nothing to the run directory of the core (docs/run-directory.md).
+`run_experiment` and `fit` add nothing to the run directory of the core (docs/reference/run-directory.md).
 """
 
 from everstep.run.layout_registry import RunLayout, register_layout

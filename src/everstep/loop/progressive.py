@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import keras
@@ -124,9 +124,9 @@ class ProgressiveTrainer(Trainer):
             self._advance_to(stage)
         return super().train(num_steps, new_window=new_window, **call)
 
-    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
+    def state(self, into: OwnState | None = None, without: Collection[str] = ()) -> tuple[OwnState, dict[str, Any]]:
         """Returns what must resume together, and the stage."""
-        state, meta = super().state(into)
+        state, meta = super().state(into, without)
         return state, {**meta, "stage": self.stage}
 
     def restore(self, state: StoredState, meta: dict[str, Any]) -> None:

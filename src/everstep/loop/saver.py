@@ -1,8 +1,9 @@
 """`Saver`: what a checkpoint of a run contains.
 
-Beside the variables, a checkpoint contains everything that must resume with them, part by part: hooks, actions, random
-generators (`hooks.StatePart`). The arrays of a part are saved under keys that begin with its name, `callbacks/…`; its
-plain JSON values are in the checkpoint's meta.
+Frozen variables are saved once, and checkpoints refer to them (`frozen.py`). Beside the other variables, a checkpoint
+contains everything that must resume with them, part by part: hooks, actions, random generators (`hooks.StatePart`). The
+arrays of a part are saved under keys that begin with its name, `callbacks/…`; its plain JSON values are in the
+checkpoint's meta.
 
 A checkpoint is read in two steps. `restore_variables` reads it before training begins. `restore_parts` restores the
 parts when everything has happened that may change them, in the order of `Saver(parts=…)`. `Controller.__init__` decides
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
+from everstep.checkpoint.manifest import Base
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.loop import same_state
@@ -123,7 +125,9 @@ class Saver:
         """
         step = trainer.global_step
         self.wait()  # the memory below may still be being written
-        self._copied, trainer_meta = trainer.state(self._copied)
+        base = self.base_of(trainer)
+        without = {} if base is None else {"without": trainer.frozen.keys}
+        self._copied, trainer_meta = trainer.state(self._copied, **without)
         self.refused = problem_in_state(step, self._copied)
         if self.refused:
             return False
@@ -132,9 +136,25 @@ class Saver:
         document = {**trainer_meta, **meta, PARTS_KEY: values}
         with self._failure_policy(step):
             self._failed = None
-            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, replace)
+            on = {} if base is None else {"base": base}
+            self.store_base(base, trainer)
+            self.checkpointer.save(step, {**self._copied, **arrays}, document, metrics, replace, **on)
             self.step, self._time = step, time.monotonic()
         return self._failed is None
+
+    def base_of(self, trainer: Any) -> Base | None:
+        """Returns where the frozen weights of a trainer are, which its checkpoints do not contain; None for nowhere."""
+        frozen = getattr(trainer, "frozen", None)
+        return frozen.base() if frozen is not None and self.checkpointer.keeps_base else None
+
+    def store_base(self, base: Base | None, trainer: Any) -> None:
+        """Saves the frozen weights of a trainer, unless they are saved, or the task provides them.
+
+        Raises:
+          SaveError: They cannot be written.
+        """
+        if base is not None and not base.name and not self.checkpointer.has_base(base):
+            self.checkpointer.save_base(base, trainer.frozen.values())
 
     def wait(self) -> None:
         """Waits until the last save is on disk.

@@ -6,11 +6,12 @@ The controller decides when to train, evaluate and save; the engine runs the ste
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import keras
 
+from everstep.checkpoint.checkpointer import BASE_KEY
 from everstep.data.arrays import ArrayStream
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
@@ -23,6 +24,7 @@ from everstep.engine.model_settings import prepare_model
 from everstep.engine.state import EVALUATED, name_variables
 from everstep.engine.xla import compiler_options
 from everstep.errors import TrainingError, UsageError, problems_under
+from everstep.loop.frozen import FrozenWeights
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.task.optim.ema import find_average, with_averages
@@ -78,6 +80,7 @@ class Trainer:
         steps, seconds = engine.warmup  # an engine may be reused
         self._warmups.append(lambda: (engine.warmup[0] - steps, engine.warmup[1] - seconds))
         self.data_on_device = self._place_data()  # its bytes, by `train` and `validation`
+        self.frozen = FrozenWeights(engine, self.task.base_weights() if self._trains else "")
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
@@ -308,21 +311,24 @@ class Trainer:
         """The number of samples that training has read so far, and the seconds it waited for them."""
         return (0, 0.0) if self._train_feed is None else (self._train_feed.samples, self._train_feed.waited)
 
-    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
+    def state(self, into: OwnState | None = None, without: Collection[str] = ()) -> tuple[OwnState, dict[str, Any]]:
         """Returns what must resume together: every variable, as this process has it, and the step and data position.
 
         Args:
           into: Arrays of an earlier call that are no longer needed; their memory is reused.
+          without: Keys of variables that are left out, such as frozen ones.
         """
         stream = dict(self._train_feed.state()) if self._train_feed else {}
-        return self.engine.own_state(into), {"step": self.global_step, "stream": stream}
+        return self.engine.own_state(into, without), {"step": self.global_step, "stream": stream}
 
     def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
+        base = meta.get(BASE_KEY)
         if self._train_feed is None:
-            self.engine.load(with_averages(state), only=EVALUATED)
+            averaged = {key: array for key, array in with_averages(state).items() if key in state}  # none of a base
+            self.engine.load(averaged, EVALUATED, base)
         else:
-            self.engine.load(state)
+            self.engine.load(state, None, base)
         self.global_step = self._window_start = meta["step"]
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         if self._train_feed is not None:

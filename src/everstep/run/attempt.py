@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
+from everstep.checkpoint.digest import WEIGHTS, Digest
 from everstep.config.difference import Change
 from everstep.gang import current_gang
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
-from everstep.run.digest import WEIGHTS, Digest
 from everstep.run.lock import NoLock, RunLock, last_beat
 from everstep.run.parent_process import announce
 from everstep.run.record import Run

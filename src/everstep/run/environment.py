@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, redaction, storage
-from everstep.run.digest import array_bytes
+from everstep.checkpoint.digest import array_bytes
 from everstep.run.parent_process import submitted_code
 
 REQUIREMENTS = "requirements.txt"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep import redaction, storage
+from everstep.checkpoint.digest import weights_digest
 from everstep.errors import UsageError
 from everstep.gang import current_gang
-from everstep.run.digest import weights_digest
 from everstep.run.environment import (
     CODE_DIFF,
     REQUIREMENTS,
@@ -264,19 +264,20 @@ class Run:
         self.record["step"] = attempt["to_step"]
         self._try_to_write()
 
-    def saved(self, step: int, state: StoredState) -> None:
+    def saved(self, step: int, state: StoredState | None) -> None:
         """Records the digest of the weights of a checkpoint, with the next write.
 
         The thread that writes checkpoints calls it, while training continues.
 
         Args:
           step: The saved step.
-          state: Every variable after it.
+          state: Every variable after it; None if the checkpoint refers to frozen weights: then the digest, which is
+            over all weights, is not recorded.
         """
         self.newest_save = step, time.monotonic()
-        found = weights_digest(state)
+        found = {} if state is None else {str(step): weights_digest(state)}
         self._drop_states(step)
-        self.record["states"] = {**self.record["states"], str(step): found}
+        self.record["states"] = {**self.record["states"], **found}
 
     def _drop_states(self, step: int) -> None:
         """Drops the digests of `step` and later: these steps are recomputed, perhaps without some batches."""

@@ -34,7 +34,7 @@ DATA = "data"
 FILES, FIRST_BATCH = "files", "first_batch"
 """The keys of the fingerprints of files, and of a first batch."""
 
-_FACTS = {"kind": "kind of stream", "batches_per_epoch": "batches an epoch"}
+_FACTS = {"kind": "kind of stream", "batches_per_epoch": "batches an epoch", "image_digest": "the images"}
 """What a fingerprint tells of a stream that is not arrays, in words."""
 
 
@@ -284,7 +284,13 @@ def _fingerprint(stream: Stream) -> dict[str, Any]:
     parts = {name: _fingerprint(part) for name, part in stream.sources.items()}
     inside = {f"{name}/{key}".strip("/"): value for name, part in parts.items() for key, value in part.items()}
     files = {FILES: file_fingerprints(stream.files)} if stream.files else {}
-    return {**inside, **files, "kind": type(stream).__name__, "batches_per_epoch": stream.batches_per_epoch}
+    return {
+        **inside,
+        **files,
+        **stream.fingerprint,
+        "kind": type(stream).__name__,
+        "batches_per_epoch": stream.batches_per_epoch,
+    }
 
 
 def _is_opaque(stream: Stream) -> bool:

@@ -80,12 +80,15 @@ class SampleTracker(Tracker):
                 self._tracker.log_text(step, name, shown)
 
     def _shown(self) -> Mapping[str, Any]:
-        """Returns what `Task.show` makes of the first validation samples, with the weights that are evaluated."""
+        """Returns what the task shows of the first validation samples, with the weights that are evaluated."""
         trainer, task = self._trainer, self._trainer.task
         inputs = nest.map_leaves(host_array, first_samples(trainer.example, self._num_samples))
         drawn = random_state.get()
         try:
             with trainer.prefetch_paused(), trainer.averaged(), trainer.engine.model_view() as model:
+                written = task.show_written(inputs, model)
+                if written is not None:
+                    return written
                 outputs = task.inference_step(unpack(inputs)[0], model)
                 return dict(task.show(inputs, nest.map_leaves(host_array, outputs)) or {})
         finally:

@@ -11,16 +11,20 @@ from keras import layers, ops
 from everstep.data.labels import check_labels
 from everstep.errors import UsageError
 from everstep.task.chunked_loss import KEY, chunked_cross_entropy, split_model
-from everstep.task.config import AugmentationConfig
+from everstep.task.config import AugmentationConfig, GenerationConfig
+from everstep.task.generation import (
+    IGNORED,
+    PADDING,
+    Document,
+    continue_tokens,
+    document_loss,
+    documents,
+    host_logits,
+    tokens_of,
+)
 from everstep.task.grad import value_and_grad
 from everstep.task.task import Task, unpack
 from everstep.types import Batch
-
-IGNORED = -1
-"""The label of a token to ignore: it counts neither in the loss nor in metrics."""
-
-PADDING = 0
-"""The token that pads a sequence; it is never a label."""
 
 
 class ClassificationTask(Task):
@@ -103,6 +107,11 @@ class TokenClassificationTask(Task):
         known, weight = _known(labels, kwargs.pop("sample_weight", None))
         super().process_metrics(metrics, known, model_outputs, sample_weight=weight, **kwargs)
 
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns the weight of all tokens that count; without labels, None."""
+        _, labels, sample_weight = self.unpack(inputs)
+        return None if labels is None else ops.sum(_known(labels, sample_weight)[1])
+
     def check_batch(self, inputs: Batch) -> None:
         """Refuses labels that are not a class of the model, except `IGNORED`."""
         labels = unpack(inputs)[1]
@@ -166,6 +175,10 @@ class LanguageModelTask(TokenClassificationTask):
         self._update_perplexity(metrics, entropy, inputs)
         return {self.loss: loss}
 
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns the weight of all tokens that are predicted, and count."""
+        return super().batch_weight(with_next_tokens(inputs))
+
     def _chunked_loss(self, inputs: Batch, model: keras.Model, training: bool) -> tuple[Any, Any]:
         """Returns the loss, and the mean cross-entropy in it."""
         tokens, labels, sample_weight = self.unpack(inputs)
@@ -185,6 +198,75 @@ class LanguageModelTask(TokenClassificationTask):
                 reason = f"the metric {metric.name!r} needs logits, which are not stored"
                 raise UsageError(reason, key=KEY, remedy="remove the metric from build_metrics, or the key")
             metric.update_mean(entropy, ops.sum(_known(labels, sample_weight)[1]))
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text. Write it and `decode` for a task that generates text."""
+        raise UsageError("has no tokenizer", key=type(self).__name__, remedy="write encode(text) and decode(tokens)")
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens."""
+        raise UsageError("has no tokenizer", key=type(self).__name__, remedy="write encode(text) and decode(tokens)")
+
+    @property
+    def stop_token(self) -> int | None:
+        """The token that ends a text; None if there is none."""
+        return None
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """How text is generated: `generation` of the config, or the defaults."""
+        return getattr(self.task_config, "generation", None) or GenerationConfig()
+
+    @property
+    def generates(self) -> bool:
+        """Whether the task has a tokenizer, so that its model can continue texts."""
+        return type(self).decode is not LanguageModelTask.decode
+
+    def generate(self, model: keras.Model, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
+        """Returns what the model writes after each prompt.
+
+        Raises:
+          UsageError: The task has no tokenizer, or a prompt is empty or longer than the model's context.
+        """
+        tokens = [self.encode(prompt) for prompt in prompts]
+        return [self.decode(written) for written in self.continue_prompts(model, tokens, config)]
+
+    def continue_prompts(
+        self, model: keras.Model, prompts: Sequence[Sequence[int]], config: GenerationConfig | None = None
+    ) -> list[list[int]]:
+        """Returns the tokens that the model writes after the tokens of each prompt."""
+        context = int(tokens_of(model.input).shape[1])
+        config = config or self.generation
+        return continue_tokens(lambda rows: host_logits(model, rows), prompts, context, config, self.stop_token)
+
+    def written_samples(self, inputs: Batch, model: keras.Model) -> list[dict[str, Any]]:
+        """Returns the texts of a batch: `prompt`, `expected`, what the model writes as `text`, and their `loss`.
+
+        Args:
+          inputs: A batch of the validation data, as arrays.
+          model: The model, with its current weights.
+        """
+        features, labels, _ = self.unpack(with_next_tokens(inputs))
+        labels = np.asarray(ops.convert_to_numpy(labels))
+        found: list[Document] = list(documents(features, labels, self.generation))
+        logits = host_logits(model, features)
+        written = self.continue_prompts(model, [one.prompt for one in found])
+        return [
+            {
+                "prompt": self.decode(one.prompt),
+                "expected": self.decode(one.expected),
+                "text": self.decode(tokens),
+                "loss": document_loss(logits[one.row], labels[one.row], one),
+            }
+            for one, tokens in zip(found, written, strict=True)
+        ]
+
+    def show_written(self, inputs: Batch, model: keras.Model) -> Mapping[str, Any] | None:
+        """Returns what the model writes after the first validation prompts, for the trackers."""
+        if not self.generates:
+            return None
+        samples = self.written_samples(inputs, model)
+        return {"generated": [f"{one['prompt']}⟶{one['text']}\nexpected: {one['expected']}" for one in samples]}
 
     def check_batch(self, inputs: Batch) -> None:
         """Refuses tokens, and labels, that are not in the model's vocabulary."""

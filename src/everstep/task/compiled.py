@@ -33,6 +33,8 @@ class CompiledTask(Task):
       watch: The log of the model's own `train_step` that must stay finite; by default `loss`, or else the first one.
     """
 
+    averages_batches = True
+
     def __init__(
         self,
         model: keras.Model,

@@ -1,4 +1,4 @@
-"""`TaskConfig`: the configuration that all tasks share, and that of image augmentation."""
+"""`TaskConfig`: the configuration that all tasks share; those of image augmentation and of generated text."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -88,6 +88,39 @@ class AugmentationConfig(Config):
             Problem(name, "must be from 0 to below 1", received=value)
             for name, value in fractions.items()
             if not 0 <= value < 1
+        ]
+        if problems:
+            raise UsageError(problems)
+
+
+@dataclasses.dataclass
+class GenerationConfig(Config):
+    """How a language model writes text: at evaluations, and by `everstep generate`."""
+
+    max_tokens: int = 64
+    """How many tokens to write at most."""
+    prompt_tokens: int = 16
+    """How many tokens of a validation text are the prompt, where the data has no prompts of its own."""
+    temperature: float = 0.0
+    """0 takes the most likely token; 1 draws tokens by their probability, less prefers likely ones."""
+    top_k: int | None = None
+    """Draws only from so many of the most likely tokens. None: from all."""
+    seed: int = 0
+    """What is drawn; the same seed gives the same text."""
+
+    def validate(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+          UsageError: One of them cannot be used; names the key.
+        """
+        super().validate()
+        least = {"max_tokens": 1, "prompt_tokens": 1, "temperature": 0, "top_k": 1, "seed": 0}
+        given = {name: getattr(self, name) for name in least}
+        problems = [
+            Problem(name, f"must be at least {least[name]}", received=value)
+            for name, value in given.items()
+            if value is not None and value < least[name]
         ]
         if problems:
             raise UsageError(problems)

@@ -150,16 +150,27 @@ class Share(Protocol):
 
     Attributes:
       divides_losses: Whether Keras's losses are weighted when they are computed, as in Keras, instead of later.
+      samples: The samples of the whole batch.
     """
 
     divides_losses: bool
+    samples: int
 
     @property
-    def weight(self) -> float:
-        """The part of the global batch that this replica works on."""
+    def weight(self) -> Any:
+        """The part of the global batch that this replica works on: a number, or a scalar tensor."""
+
+    def weigh(self, own: Any) -> Any:
+        """Makes this replica count by a weight instead of its samples; returns that of the whole batch."""
 
     def sum(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
         """Returns the gradients summed over all replicas."""
+
+
+def shared(value: Any, share: Share) -> Any:
+    """Returns a loss, or a gradient, multiplied by the part of the batch that it is of."""
+    weight = share.weight
+    return value * (weight if isinstance(weight, float) else keras.ops.cast(weight, value.dtype))
 
 
 _replica = threading.local()
@@ -296,7 +307,7 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
     share = current_share()
     with tf.GradientTape() as tape, losses_divided_by_keras(False):
         loss, value = _split(loss_fn())
-        scaled = _scale(loss, optimizer) * (share.weight if share else 1.0)
+        scaled = shared(_scale(loss, optimizer), share) if share else _scale(loss, optimizer) * 1.0
     sources, unconnected = [v.value for v in variables], tf.UnconnectedGradients.ZERO
     # The gradient of an embedding consists of slices, one per token. Keras's optimizers would square each slice of a
     # repeated token, while the gradient is the sum of the slices.
@@ -340,7 +351,7 @@ def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer
         if not sources or not isinstance(scaled, torch.Tensor) or not scaled.requires_grad:
             return value, [torch.zeros_like(source) for source in sources]
         options = {"create_graph": inside, "allow_unused": True, "materialize_grads": True}
-        scaled = scaled * share.weight if share else scaled
+        scaled = shared(scaled, share) if share else scaled
         gradients = list(torch.autograd.grad(scaled, sources, **options))
         gradients = share.sum(gradients, variables) if share else gradients
     # Results are detached: recording what is done with them would keep the memory of the step.

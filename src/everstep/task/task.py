@@ -51,6 +51,10 @@ class Task(abc.ABC):
     watch: str = ""
     """The log of `train_step` that must stay finite; empty for the loss, or, without a loss, the first one."""
 
+    averages_batches: bool = False
+    """Whether every batch counts the same when an optimizer accumulates gradients, as in Keras's `fit`; otherwise it
+    counts by `batch_weight`."""
+
     label_classes: int | None = None
     """The number of classes of the labels, if tracing the step shows it; set by the engine."""
 
@@ -88,6 +92,29 @@ class Task(abc.ABC):
     def build_model(self) -> keras.Model:
         """Returns the model."""
         raise UsageError("has no model", key=type(self).__name__, remedy="write build_model()")
+
+    def base_weights(self) -> str:
+        """Returns what the model's frozen weights come from, such as the name or path of a preset; empty for nothing.
+
+        Frozen weights are variables of the model that are not trainable and that no step assigns. Checkpoints do not
+        contain them. A task that returns a name promises that `build_model` provides them again, with the same bits, in
+        every process: then nothing is written, and a checkpoint has the name and the digest of the weights. A resumed
+        run, an evaluation and an export build the model, and refuse to continue if the digest differs. Otherwise the
+        frozen weights are written once, to `base/` in the run directory.
+
+            class FineTuning(everstep.Task):
+                def build_model(self):
+                    backbone = keras_hub.models.Backbone.from_preset(self.task_config.preset)
+                    backbone.enable_lora(rank=8)
+                    …
+
+                def base_weights(self):
+                    return self.task_config.preset
+
+        Called once, when the model is built. If other weights are loaded into the model afterwards (`init_checkpoint`),
+        the name is not used.
+        """
+        return ""
 
     @abc.abstractmethod
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
@@ -150,6 +177,22 @@ class Task(abc.ABC):
         with explain_missing_labels(features, labels):
             self.process_metrics(metrics, labels, outputs, **weighted)
         return {self.loss: loss}
+
+    def batch_weight(self, inputs: Batch) -> Any:
+        """Returns how much a batch counts: what its mean loss was divided by, a scalar. None for its samples.
+
+        A task whose loss is a mean over something else than samples, such as tokens, returns how many there are. Then
+        gradient accumulation, several devices and processes, and the logs of a window weigh each batch, or part of a
+        batch, by it: k small batches train as the large batch with all their tokens does.
+
+            def batch_weight(self, inputs):
+                tokens, labels = inputs
+                return ops.sum(labels != IGNORED)
+
+        Runs inside the compiled step, before it, on the same inputs. Losses of layers that are part of the loss are
+        weighted with it: a regularizer, which is the same for every batch, counts once.
+        """
+        return None
 
     def unpack(self, inputs: Batch) -> tuple[Any, Any, Any]:
         """Returns features, labels and sample weights of a batch; missing ones are None.
@@ -232,6 +275,13 @@ class Task(abc.ABC):
         """
         features, labels, _ = unpack(inputs)
         return classified(features, labels, outputs)
+
+    def show_written(self, inputs: Batch, model: keras.Model) -> Mapping[str, Any] | None:
+        """Returns texts that the model writes for the first validation samples, by name, for the trackers.
+
+        None, as here, for a task whose model writes no text: then `show` is called.
+        """
+        return None
 
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights from `task_config.init_checkpoint`, as far as they fit the model.

@@ -14,12 +14,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from everstep.checkpoint.digest import digest
 from everstep.data.arrays import ArrayStream
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
-from everstep.run.digest import digest
 from everstep.task.task import Task
 from everstep.testing import models
 from everstep.types import Batch, Logs

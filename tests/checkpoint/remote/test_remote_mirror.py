@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 from tests.checkpoint.remote.machines import Machine, failing_at, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
+from everstep.checkpoint.digest import digest
+from everstep.checkpoint.manifest import Base
+from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError
 
@@ -213,3 +217,32 @@ def test_only_changed_files_are_uploaded(first, monkeypatch):
     (first.directory / "config.yaml").touch()
     first.mirror.commit()
     assert sent == [".everstep/index.json", "history.csv", ".everstep/index.json"]
+
+
+@pytest.mark.stores("memory", "s3")
+def test_frozen_weights_are_in_the_store_before_the_checkpoints_that_need_them(first, tmp_path, url):
+    def saved(step):
+        checkpointer = OrbaxCheckpointer(first.directory / "checkpoints", run="run-1")
+        if not checkpointer.has_base(base):
+            checkpointer.save_base(base, frozen)
+        checkpointer.save(step, {"model/b": np.full(3, step)}, {"step": step}, base=base)
+        checkpointer.close()
+
+    frozen = {"model/a": np.arange(5.0)}
+    base = Base(digest(frozen), variables=1)
+    first.mirror.commit()
+    saved(20)
+    name = f"base/{base.digest[:16]}/{manifest.NAME}"
+    with failing_at(name), pytest.raises(StoreError):
+        first.mirror.commit()
+    assert remote_steps(url) == [10]
+    assert another(tmp_path, url).steps() == [10]
+    first.mirror.commit()
+    saved(30)
+    with failing_at(name):  # it is not uploaded again
+        first.mirror.commit()
+    assert remote_steps(url) == [10, 20, 30]
+    second = another(tmp_path, url, "third")
+    state, _ = OrbaxCheckpointer(second.directory / "checkpoints", run="run-1").restore()
+    np.testing.assert_array_equal(state["model/a"], frozen["model/a"])
+    assert (state["model/b"] == 30).all()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.remote import remote_program
 from tests.checkpoint.remote.machines import remote_steps
+from tests.children import forked
 
 from everstep.checkpoint.remote import local_view
 
@@ -26,7 +26,7 @@ def start(place, url, folder):
     environment = {**os.environ, **place.environment(), "EVERSTEP_CACHE_DIR": str(folder / "first")}
     command = [sys.executable, "-m", "tests.checkpoint.remote.remote_program", url, str(folder)]
     with open(folder / "log", "wb") as log:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log)
+        return forked.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log)
 
 
 def until(happened, process, folder):

@@ -49,7 +49,7 @@ def test_folders_that_do_not_fit(tmp_path):
     with pytest.raises(UsageError, match=r"the model takes x float32\[4\]"):
         ImageFolder(pictures(tmp_path), [Spec("x", (4,), "float32")])
     (tmp_path / "0.png").write_bytes(b"no image")
-    with pytest.raises(UsageError, match="cannot be opened"):
+    with pytest.raises(UsageError, match="is not an image"):
         ImageFolder(tmp_path, [RGB])
 
 

@@ -6,9 +6,9 @@ import pytest
 from tests.task.multitask.samples import Pair, pair_config
 
 import everstep as es
+from everstep.checkpoint.digest import digest
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
-from everstep.run.digest import digest
 from loop.samples import TinyTask, run, tiny_params
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.children import forked
 
 from everstep.run.reproduce.comparison import Verdict
 from everstep.run.reproduce.reproducing import reproduce
@@ -34,7 +35,8 @@ class Place:
         """Runs a command there, as a user does."""
         environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
         command = [sys.executable, "-m", "everstep", *words]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600)
+        settings = {"cwd": self.folder, "env": environment, "capture_output": True, "text": True, "timeout": 600}
+        return forked.run(command, backend=keras.backend.backend(), **settings)
 
     def reproduce(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Returns exit code and verdict of a reproduction, or the error of one that is not possible."""

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 
 import everstep as es
+from everstep.checkpoint.digest import digest
 from everstep.experiment import create_trainer
 from everstep.multitask import MultiTaskConfig, TaskRoutine
-from everstep.run.digest import digest
 from everstep.task.multitask.task import MultiTask
 from everstep.testing.tasks import Regression
 

@@ -1,4 +1,4 @@
-"""The configurations in docs/optimizers.md can be built."""
+"""The configurations in docs/how-to/optimizers.md can be built."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from everstep.task.optim.build import build
 from everstep.task.optim.ema import find_average
 from everstep.task.optim.optimizers import Lamb
 
-PAGE = Path(__file__).parents[3] / "docs" / "optimizers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "optimizers.md"
 EXAMPLES = [part.partition("```")[0] for part in PAGE.read_text("utf-8").split("```yaml\n")[1:]]
 
 

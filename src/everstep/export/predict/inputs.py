@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
+from everstep.data.images.decoding import MODES, SUFFIXES, BadImage, decode, upright_size
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import NOTHING, UsageError
 from everstep.evaluation.arrays import host_array
@@ -295,10 +295,6 @@ def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], r
     )
 
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-
-
 class ImageFolder:
     """Images as numbers from 0 to 255; any other preprocessing belongs into the exported model.
 
@@ -319,15 +315,15 @@ class ImageFolder:
         self._folder = path if path.is_dir() else path.parent
         self._spec, self._resize = specs[0], resize
         channels = self._spec.shape[2] if len(self._spec.shape) == 3 else 1
-        if channels not in (None, *_MODES):
+        if channels not in (None, *MODES):
             reason = f"the model takes {self._spec}, but images have 1, 3 or 4 channels, on the last axis"
             raise UsageError(reason, key=_KEY)
-        self._mode = _MODES[channels or 3]
+        self._channels = channels or 3
         self._files = [path]
         if path.is_dir():
-            self._files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES and file.is_file())
+            self._files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not self._files:
-            raise UsageError(f"contains no images ({', '.join(IMAGES)})", key=_KEY, received=str(path))
+            raise UsageError(f"contains no images ({', '.join(SUFFIXES)})", key=_KEY, received=str(path))
         self.count: int | None = len(self._files)
         for file in self._files:
             self._check(file)
@@ -342,10 +338,9 @@ class ImageFolder:
 
     def _check(self, path: Path) -> None:
         try:
-            with Image.open(path) as image:
-                width, height = image.size
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise UsageError(f"the image cannot be opened: {error}", key=_KEY, received=str(path)) from error
+            width, height = upright_size(path)
+        except BadImage as error:
+            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
         fits = all(want in (None, size) for want, size in zip(self._spec.shape, (height, width), strict=False))
         if not fits and not self._resize:
             raise UsageError(
@@ -357,10 +352,9 @@ class ImageFolder:
 
     def _pixels(self, path: Path) -> np.ndarray:
         try:
-            with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
-                pixels = image.convert(self._mode)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the image is damaged: {error}", key=_KEY, received=str(path)) from error
+            pixels = decode(path.read_bytes(), self._channels)
+        except (BadImage, OSError) as error:
+            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
         height, width = self._spec.shape[:2]
         if self._resize and height and width and pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
@@ -658,6 +652,6 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
         return TableFile(place, specs, without)
     if name.endswith(RECORDS):
         return RecordFiles(place, specs, without)
-    if name.endswith(IMAGES):
+    if name.endswith(SUFFIXES):
         return ImageFolder(place, specs, resize)
     raise UsageError("expected .npz, .npy, .csv, .parquet, .tfrecord or images", key=_KEY, received=path)

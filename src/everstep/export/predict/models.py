@@ -7,6 +7,7 @@ files or run Python is refused.
 """
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -297,7 +298,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 
 def _from_config(config: Mapping[str, Any]) -> keras.Model:
-    model = keras.saving.deserialize_keras_object(dict(config), safe_mode=True)
+    model = keras.saving.deserialize_keras_object(copy.deepcopy(dict(config)), safe_mode=True)  # Keras empties it
     if not isinstance(model, keras.Model):
         raise ValueError(f"it describes a {type(model).__name__}, not a model")
     return model

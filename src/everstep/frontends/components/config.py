@@ -33,35 +33,60 @@ class ProjectConfig(Config):
     """The keys that a config file may have beside those of the project's own."""
 
     seed: int = 101
+    """Seeds everything before a class is built."""
     input_height: int | None = None
+    """The height of the inputs, for your classes."""
     input_width: int | None = None
+    """The width of the inputs, for your classes."""
     input_channels: int | None = None
+    """The channels of the inputs, for your classes."""
     src_code_path: str | None = None
+    """The folder with the project's classes, such as `src`. Required."""
     data_dir: str | None = None
+    """The data's folder, relative to the project; an argument of the orchestrator wins over it."""
     data_loader_class: str | None = None
+    """The data loader, as `module.Class`. Required."""
     model_builder_class: str | None = None
+    """The model builder, as `module.Class`. Required."""
     preprocessor_class: str | None = None
+    """The preprocessor, as `module.Class`. Required."""
     augmentor_class: str | None = None
+    """The augmentor, as `module.Class`, if data is augmented."""
     evaluator_class: str | None = None
+    """The evaluator, as `module.Class`. Required."""
     epochs: int | None = None
+    """The total number of epochs. Not needed for estimators without epochs."""
     batch_size: int | None = None
+    """Samples per step."""
     data_loader: dict[str, Any] = {}
+    """Your own settings of the data loader."""
     model_builder: dict[str, Any] = {}
+    """Your own settings of the model builder."""
     preprocessor: dict[str, Any] = {}
+    """Your own settings of the preprocessor."""
     augmentor: dict[str, Any] = {}
+    """Your own settings of the augmentor."""
     evaluator: dict[str, Any] = {}
+    """Your own settings of the evaluator."""
     do_train_augmentation: bool | None = None
+    """Whether training data is augmented."""
     do_validation_augmentation: bool | None = None
+    """Whether validation data is augmented."""
     export: dict[str, Any] = {"metric": "val_loss", "mode": "min"}
+    """Which epoch is exported: the best by `metric`, where `mode` (`min` or `max`) says which is better."""
     project_name: str | None = None
+    """The experiment's name on MLflow. Required."""
     model_details: dict[str, Any] = {"name": None, "overview": None, "documentation": None}
+    """Descriptions for the model card."""
     model_parameters: dict[str, Any] = {
         "model_architecture": None,
         "data": {"name": None, "description": None, "link": None},
         "input_format": None,
         "output_format": None,
     }
+    """Architecture, data and formats, for the model card."""
     considerations: dict[str, Any] = {"users": None, "use_cases": None, "limitations": None}
+    """Users, use cases and limitations, for the model card."""
 
     def validate(self) -> None:
         """Checks that a run can be created from the values.

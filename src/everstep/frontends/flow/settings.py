@@ -59,13 +59,21 @@ class TaskParams(Params):
     _open = True
 
     epoch: Annotated[int, pydantic.Field(ge=1)] = 1
+    """The total number of epochs."""
     batch_size: Annotated[int, pydantic.Field(ge=1)] = 128
+    """Samples per step."""
     seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 42
+    """Seeds weights, dropout and the order of samples."""
     model_name: Any = None
+    """A name for MLflow; the template also selects the model by it."""
     loss: Any = "sparse_categorical_crossentropy"
+    """The loss that the model is compiled with."""
     metrics: Any = dataclasses.field(default_factory=lambda: ["accuracy"])
+    """The metrics that the model is compiled with."""
     shuffle: bool = True
+    """Whether arrays are shuffled in each epoch."""
     validation_split: Annotated[int | float, pydantic.Field(ge=0, lt=1)] = 0.0
+    """The last part of the training data, as a share, that is evaluated after each epoch."""
 
 
 PARAMETERS = tuple(field.name for field in dataclasses.fields(TaskParams))

@@ -16,6 +16,7 @@ import numpy as np
 from everstep import storage
 from everstep.checkpoint import arrays
 from everstep.checkpoint.checkpointer import SaveError
+from everstep.checkpoint.manifest import Base
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.errors import UsageError
@@ -54,6 +55,9 @@ class WeightsFolder:
     def write(self, step: int, weights: State, meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
         """Writes the weights of a step, replacing existing ones; they are durable when it returns.
 
+        Frozen weights are not written if the run keeps them once, in `base/` beside the folder, or the task provides
+        them.
+
         Raises:
           SaveError: They cannot be written; existing ones are kept.
           NotANumberError: Some are NaN. Infinities may be intended, as in a mask.
@@ -63,9 +67,21 @@ class WeightsFolder:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotANumberError(f"{bad[0]}{more} is NaN at step {step}; existing weights are kept")
         self._settle()
+        base, frozen = self._base()
+        weights = {key: array for key, array in weights.items() if key not in frozen}
         with contextlib.closing(self._checkpoints()) as checkpoints:
-            checkpoints.save(step, weights, {"step": step, **meta}, metrics, replace=True)
+            checkpoints.save(step, weights, {"step": step, **meta}, metrics, replace=True, base=base)
             checkpoints.wait()
+
+    def _base(self) -> tuple[Base | None, Collection[str]]:
+        """Returns where the frozen weights of the run are, saved if they were not, and their keys."""
+        if self._controller is None:
+            return None, ()
+        saver, trainer = self._controller.saver, self._controller.trainer
+        if (base := saver.base_of(trainer)) is None:
+            return None, ()
+        saver.store_base(base, trainer)
+        return base, trainer.frozen.keys
 
     def steps(self) -> list[int]:
         """Returns the steps in the folder."""

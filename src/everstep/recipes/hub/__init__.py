@@ -1,1 +1,57 @@
-"""Experiments with KerasHub models: `hub/causal_lm`, `hub/text_classifier`, `hub/image_classifier`. Imports no Keras."""
+"""Experiments with KerasHub models: `hub/causal_lm`, `hub/text_classifier`, `hub/image_classifier`.
+
+Imports no Keras.
+"""
+
+from typing import Any
+
+from everstep.config import register_experiment, register_task
+from everstep.experiment_config import ExperimentConfig
+from everstep.loop.config import TrainerConfig
+from everstep.recipes.hub.config import CausalLMConfig, TextClassifierConfig
+from everstep.task.optim.config import OptimizationConfig
+
+
+@register_task(CausalLMConfig)
+def causal_lm_task(config: CausalLMConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.hub.causal_lm import CausalLMTask
+
+    return CausalLMTask(config, **kwargs)
+
+
+@register_experiment("hub/causal_lm")
+def causal_lm() -> ExperimentConfig:
+    """A KerasHub language model on texts: set task.preset, task.train_data.input_path, and task.lora.rank for LoRA."""
+    return ExperimentConfig(task=CausalLMConfig(), trainer=_trainer(rate=2e-4))
+
+
+@register_task(TextClassifierConfig)
+def text_classifier_task(config: TextClassifierConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.hub.text_classifier import TextClassifierTask
+
+    return TextClassifierTask(config, **kwargs)
+
+
+@register_experiment("hub/text_classifier")
+def text_classifier() -> ExperimentConfig:
+    """A KerasHub classifier of texts: set task.preset, task.classes and task.train_data.input_path."""
+    return ExperimentConfig(task=TextClassifierConfig(), trainer=_trainer(rate=5e-5))
+
+
+def _trainer(rate: float) -> TrainerConfig:
+    steps, interval = 1000, 100
+    return TrainerConfig(
+        train_steps=steps,
+        steps_per_loop=10,
+        validation_interval=interval,
+        checkpoint_interval=interval,
+        optimizer_config=OptimizationConfig(
+            {
+                "optimizer": {"type": "adamw", "adamw": {"exclude_from_weight_decay": ["bias", "norm"]}},
+                "learning_rate": {"type": "cosine", "cosine": {"initial_learning_rate": rate}},
+                "warmup": {"type": "linear", "linear": {"warmup_steps": steps // 20}},
+            }
+        ),
+    )

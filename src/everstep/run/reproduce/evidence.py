@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from everstep.checkpoint import arrays, manifest
+from everstep.checkpoint import arrays, base, manifest
+from everstep.checkpoint.digest import weights_digest
 from everstep.checkpoint.manifest import Damaged
 from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.run.digest import weights_digest
 from everstep.run.environment import CODE_DIFF, read_requirements
 from everstep.run.layout_registry import layouts
 from everstep.run.record import Record, damage, read
@@ -63,9 +63,11 @@ class Evidence:
         """Returns the digest of the weights in an undamaged checkpoint; None if there is none."""
         path = self._checkpoints / str(step)
         try:
-            manifest.verify(path)
+            on = base.verify(path).base
+            if on is not None and on.name:  # the rest of the weights is not in the run
+                return None
             return weights_digest(arrays.read(path)[0])
-        except (Damaged, UsageError, OSError):
+        except (Damaged, UsageError, base.MissingBase, OSError):
             return None
 
     def code_changes(self) -> Path | None:

@@ -7,11 +7,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
 
-from everstep.checkpoint import manifest, partial_read
-from everstep.checkpoint.manifest import Damaged
+from everstep.checkpoint import base, manifest, partial_read
+from everstep.checkpoint.digest import Digest
+from everstep.checkpoint.manifest import Base, Damaged
 from everstep.data.tf_variables import TfVariables
 from everstep.errors import UsageError
 from everstep.task.initial.find import AVERAGES, RUN
@@ -46,20 +49,24 @@ _OTHERS = re.compile(r".*\.OPTIMIZER_SLOT/|(_?optimizer|save_counter|global_step
 def plan_run(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
     """Matches a model with a checkpoint of a run, by the keys below `model/`.
 
+    Frozen weights that the run's task provides, and the checkpoint does not contain, must be in the model already.
+
     Raises:
-      UsageError: No checkpoint is intact.
+      UsageError: No checkpoint is intact, or the model was built with other frozen weights.
     """
-    path = _newest_good(paths)
+    path, on = _newest_good(paths)
     weights = {f"{_MODEL}{name}": variable for name, variable in model_weights(model).items()}
     with _usable(path):
         stored = partial_read.shapes(path)
+    built = _built(weights, stored, on, path) if on is not None and on.name else {}
+    stored |= built
     averaged = {key: mean for mean, key in averaged_keys(stored).items() if stored.get(key) == stored[mean]}
     there = {key: shape for key, shape in stored.items() if key.startswith(_MODEL) and not key.endswith(_SEED)}
     here = {key: tuple(variable.shape) for key, variable in weights.items()}
     match = best([Naming({key: key for key in here}, {key: key for key in there})], here, there)
 
     def apply() -> None:
-        taken = {key: averaged.get(key, key) for key in match.pairs}
+        taken = {key: averaged.get(key, key) for key in match.pairs if key not in built}
         with _usable(path):
             values = partial_read.read(path, taken.values())
         for key, other in taken.items():
@@ -70,15 +77,40 @@ def plan_run(model: keras.Model, paths: tuple[Path, ...]) -> Plan:
     return Plan(dataclasses.replace(report, kind=kind), apply)
 
 
-def _newest_good(paths: tuple[Path, ...]) -> Path:
+def _built(
+    weights: Mapping[str, keras.Variable], stored: Mapping[str, Any], on: Base, path: Path
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the weights that the model was built with, and that the checkpoint does not contain.
+
+    Raises:
+      UsageError: They are not those that the run was trained on.
+    """
+    built = sorted(key for key in weights if key not in stored)
+    found = Digest()
+    for key in built:
+        value = np.asarray(keras.ops.convert_to_numpy(weights[key]))
+        found.add(key, value.astype(np.int64) if value.dtype.kind in "iu" else value)
+    if found.hex() != on.digest:
+        raise UsageError(
+            f"its run was trained on frozen weights of {on.name!r}, with the digest {on.digest}; those of this model "
+            f"have {found.hex()}",
+            received=str(path),
+            remedy=f"build the model from {on.name!r} first",
+        )
+    return {key: tuple(weights[key].shape) for key in built}
+
+
+def _newest_good(paths: tuple[Path, ...]) -> tuple[Path, Base | None]:
+    """Returns the newest intact checkpoint, and what it says about its frozen weights."""
     damages = []
     for path in paths:
         _refuse_links(path)
         try:
             if (path / manifest.NAME).stat().st_size > _LARGEST_MANIFEST:
                 raise Damaged("the manifest is far too large")
-            manifest.verify(path)
-            return path
+            if (place := base.find(path)) is not None:
+                _refuse_links(place)
+            return path, base.verify(path).base
         except UsageError:
             raise
         except Exception as damage:  # an untrusted manifest may raise anything
@@ -99,7 +131,7 @@ def _refuse_links(path: Path) -> None:
 def _usable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (Damaged, OSError) as error:
+    except (Damaged, base.MissingBase, OSError) as error:
         raise UsageError(f"the checkpoint cannot be used: {error}", received=str(path)) from error
 
 

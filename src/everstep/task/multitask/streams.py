@@ -166,6 +166,11 @@ class CombinedStream(Stream):
         return True
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What the log should say about the data of each task."""
+        return [f"{name}: {note}" for name, part in self._parts.items() for note in part.notes]
+
+    @property
     def why_not_exact(self) -> str:
         """Why which parts are not exact."""
         return "; ".join(f"{name}: {part.why_not_exact}" for name, part in self._parts.items() if part.why_not_exact)

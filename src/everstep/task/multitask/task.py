@@ -50,6 +50,8 @@ class MultiTask(Task):
       tasks: The tasks by name; by default they are created from their configurations.
     """
 
+    averages_batches = True  # tasks take turns, and each has batches of its own size
+
     def __init__(
         self,
         params: MultiTaskConfig,

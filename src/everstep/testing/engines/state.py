@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+from everstep.checkpoint.digest import digest
 from everstep.engine.state import EVALUATED
 from everstep.errors import UsageError
-from everstep.run.digest import digest
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 from everstep.types import State
@@ -280,6 +280,43 @@ def _use_up_names() -> None:
         make()
 
 
+def half_frozen() -> keras.Model:
+    """A frozen layer, dropout, a normalization that learns, one that does not, and a layer that learns."""
+    inputs = keras.Input((4,))
+    x = layers.Dense(8, trainable=False, name="body")(inputs)
+    x = layers.BatchNormalization(name="norm")(layers.Dropout(0.5)(x))
+    x = layers.BatchNormalization(trainable=False, name="still")(x)
+    return keras.Model(inputs, layers.Dense(1, name="head")(x))
+
+
+def check_knows_what_is_frozen(make: Make) -> None:
+    """Frozen is what is neither trainable nor assigned; its bits stay, a change shows, and a state may lack it."""
+    with running(make, Regression(), seeded(half_frozen)) as rig:
+        engine = rig.engine
+        still = [f"still/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")]
+        assert set(engine.frozen) == {f"model/{name}" for name in ("body/kernel", "body/bias", *still)}
+        sums, base = engine.checksums(engine.frozen), engine.digest_of(engine.frozen)
+        rig.run(3)
+        assert engine.checksums(engine.frozen) == sums
+        state = {key: value for key, value in engine.state().items() if key not in engine.frozen}
+        assert dict(engine.own_state(without=engine.frozen)).keys() == state.keys()
+        rig.run(2)
+        known = {"name": "a preset", "digest": base, "variables": len(engine.frozen)}
+        engine.load(state, base=known)
+        np.testing.assert_array_equal(rig.value("model/head/kernel"), state["model/head/kernel"])
+        engine.push()
+        kernel = engine.variables["model/body/kernel"]
+        kernel.assign(np.asarray(ops.convert_to_numpy(kernel))[::-1].copy())  # the same numbers, in another order
+        engine.pull()
+        changed = engine.checksums(engine.frozen)
+        assert [key for key in sums if changed[key] != sums[key]] == ["model/body/kernel"]
+        with pytest.raises(UsageError) as caught:
+            engine.load(state, base=known)
+        assert base in caught.value.problems[0].reason
+        with pytest.raises(UsageError):  # not of a base
+            engine.load(state)
+
+
 CHECKS = [
     check_keys_do_not_depend_on_chance,
     check_keys_of_a_small_model,
@@ -292,4 +329,5 @@ CHECKS = [
     check_pull_sees_changes,
     check_push_and_pull_change_nothing,
     check_pushed_arrays_are_never_written_to,
+    check_knows_what_is_frozen,
 ]

@@ -9,6 +9,7 @@ from keras import layers, ops
 
 import everstep
 from everstep.errors import UsageError
+from everstep.task.classification import IGNORED, TokenClassificationTask
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Rig, Scripted, running, seeded
 
@@ -240,6 +241,75 @@ def check_accumulates_gradients(make: Make) -> None:
     np.testing.assert_allclose(kernels[0], kernels[1], rtol=1e-5)
 
 
+class Tagging(TokenClassificationTask):
+    """Classifies tokens of sequences of unequal lengths."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+        """Returns None: tests pass their data to the engine."""
+        return None
+
+
+def tagger() -> keras.Model:
+    """An embedding, and a classifier of tokens with a regularizer."""
+    classifier = layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.1))
+    return keras.Sequential([keras.Input((7,), dtype="int32"), layers.Embedding(11, 5), classifier])
+
+
+def sequences(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens and labels of sequences, of which some have one label and some have seven."""
+    random = np.random.default_rng(0)
+    tokens, labels = random.integers(0, 11, (count, 7)), random.integers(0, 3, (count, 7))
+    lengths = np.array([7, 7, 7, 7, 1, 2, 1, 1] * count)[:count]
+    return tokens.astype("int32"), np.where(np.arange(7) < lengths[:, None], labels, IGNORED).astype("int32")
+
+
+def check_accumulates_by_tokens(make: Make) -> None:
+    """Small batches with unequal numbers of tokens train and log as the large batch of all their samples does."""
+    states, logs = [], []
+    for batch_size, steps in [(4, 4), (16, None)]:
+        optimizer = keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05, gradient_accumulation_steps=steps)
+        with running(make, Tagging(), seeded(tagger), optimizer, sequences(48), batch_size) as rig:
+            rig.run(12 if steps else 3)
+            logs.append(rig.engine.read("train"))
+            states.append({key: value for key, value in rig.engine.state().items() if key.startswith("model/")})
+    np.testing.assert_allclose(logs[0]["loss"], logs[1]["loss"], rtol=1e-6)
+    np.testing.assert_allclose(logs[0]["accuracy"], logs[1]["accuracy"], rtol=1e-6)
+    for key, small in states[0].items():
+        difference = np.max(np.abs(small - states[1][key])) / np.max(np.abs(states[1][key]))
+        assert difference < 1e-6, key
+
+
+def check_accumulates_by_samples(make: Make) -> None:
+    """A batch of two samples counts half as much as one of four; batches of equal size give the bits of Keras."""
+    kernels = []
+    for batch_size, steps in [(4, 3), (10, None)]:
+        model = seeded(models.linear)
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps)
+        with running(make, Regression(), model, optimizer, models.samples(model, 10), batch_size) as rig:
+            rig.run(6 if steps else 2)
+            kernels.append(rig.value("model/dense/kernel"))
+    np.testing.assert_allclose(kernels[0], kernels[1], rtol=1e-6)
+
+
+def check_resumes_within_an_accumulation(make: Make) -> None:
+    """The gradients and the weights so far are part of the state."""
+
+    def optimizer() -> keras.Optimizer:
+        return keras.optimizers.Adam(1e-2, gradient_accumulation_steps=4)
+
+    with running(make, Tagging(), seeded(tagger), optimizer(), sequences(48)) as rig:
+        rig.run(6)
+        middle = rig.engine.state()
+        position = rig.feed.state()
+        rig.run(6)
+        expected = rig.digest()
+    with running(make, Tagging(), seeded(tagger), optimizer(), sequences(48)) as rig:
+        rig.engine.load(middle)
+        rig.feed.restore(position)
+        rig.run(6)
+        assert rig.digest() == expected
+
+
 def check_averages_weights(make: Make) -> None:
     """`use_ema` keeps the moving average of the weights, and with a frequency puts it into them."""
     model = seeded(models.linear)
@@ -403,6 +473,9 @@ CHECKS = [
     check_inputs_without_labels,
     check_several_gradients,
     check_accumulates_gradients,
+    check_accumulates_by_tokens,
+    check_accumulates_by_samples,
+    check_resumes_within_an_accumulation,
     check_averages_weights,
     check_conditional_assignments,
     check_builds_late_objects,

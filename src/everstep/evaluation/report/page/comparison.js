@@ -64,7 +64,7 @@ function changeCard(split, sample, change, metric) {
 }
 
 function answers(split, change) {
-  const name = (value) => (split.kind === "classification" ? className(split, value) : number(value));
+  const name = (value) => (split.kind === "classification" ? className(split, value) : split.kind === "text" ? value : number(value));
   const judged = (value) => element("b", { class: split.kind !== "classification" ? "" : value === change.label ? "good" : "bad" }, name(value));
   return [`${name(change.label)}: `, judged(change.prediction_before), " → ", judged(change.prediction)];
 }

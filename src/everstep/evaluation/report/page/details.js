@@ -20,6 +20,6 @@ function openSample(split, row, known) {
 
 function knownOf(split, sample) {
   const facts = ["label", "prediction", "confidence"].filter((name) => sample[name] !== null && sample[name] !== undefined);
-  return [["id", sample.id], ...facts.map((name) => [name, name !== "confidence" && split.kind === "classification" ? className(split, sample[name]) : number(sample[name])]),
+  return [["id", sample.id], ...facts.map((name) => [name, name !== "confidence" && split.kind === "classification" ? className(split, sample[name]) : split.kind === "text" ? sample[name] : number(sample[name])]),
     ...Object.entries(sample.values).map(([name, value]) => [name, number(value, 5)])];
 }

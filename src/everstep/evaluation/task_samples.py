@@ -1,0 +1,120 @@
+"""A task's validation data, sample by sample: what its model predicts, or writes, for each."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from everstep import storage
+from everstep.errors import UsageError
+from everstep.evaluation import arrays
+from everstep.evaluation.batch import SampleBatch
+from everstep.evaluation.evaluator import Evaluation, Evaluator
+from everstep.evaluation.outcome import kind_of
+from everstep.evaluation.sample_metric import SampleMetric
+from everstep.evaluation.shipped_metrics import AbsoluteError, Accuracy, CrossEntropy, SquaredError
+from everstep.evaluation.text_metrics import ExactMatch, Rouge, SampleLoss, TokenF1
+from everstep.task.task import Task
+from everstep.types import Batch
+
+
+def evaluate_samples(
+    task: Task,
+    model: keras.Model,
+    batches: Iterable[Batch],
+    directory: storage.PathLike,
+    split: str,
+    *,
+    most: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Writes a row for each sample: of classifiers and regressions the errors, of language models the texts, too.
+
+    Args:
+      task: The task.
+      model: Its model, with the weights to evaluate.
+      batches: The data: `(x, y)`, or `(x, y, weight)`.
+      directory: The folder for the files.
+      split: The name of the data, such as "validation".
+      most: How many samples to evaluate; None for all.
+      progress: Called after each batch with the number of samples so far.
+
+    Raises:
+      UsageError: The outputs are neither classes, numbers nor text.
+    """
+    if getattr(task, "generates", False):
+        samples = _written(task, model, batches, most)
+        return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress)
+    found = _predicted(task, model, batches, most)
+    first = next(found, None)
+    if first is None:
+        raise UsageError("the data gave no samples", key="task.validation_data")
+    metrics = _metrics_for(task, arrays.host(first.y_true), arrays.host(first.y_pred))
+    return Evaluator(metrics).run(_joined(first, found), directory, split, progress=progress)
+
+
+def _text_metrics() -> list[SampleMetric]:
+    try:
+        rouge: list[SampleMetric] = [Rouge("rougeL")]
+    except UsageError:  # the package is optional; the other metrics need none
+        rouge = []
+    return [SampleLoss(), TokenF1(), ExactMatch(), *rouge]
+
+
+def _written(task: Any, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
+    """Yields prompts, expected texts, and what the model writes."""
+    count = 0
+    for batch in batches:
+        samples = task.written_samples(batch, model)
+        samples = samples if most is None else samples[: most - count]
+        if samples:
+            columns = {name: np.asarray([sample[name] for sample in samples]) for name in samples[0]}
+            predictions = {"text": columns["text"].astype(object), "loss": columns["loss"]}
+            ids = [str(count + index) for index in range(len(samples))]
+            yield SampleBatch(ids, columns["expected"].astype(object), predictions, columns["prompt"].tolist())
+        count += len(samples)
+        if most is not None and count >= most:
+            return
+
+
+def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
+    """Yields labels and outputs."""
+    count = 0
+    for batch in batches:
+        features, labels, _ = task.unpack(batch)
+        rows = slice(None if most is None else most - count)
+        y_pred = arrays.at(arrays.host(model.predict_on_batch(features)), rows)
+        y_true, inputs = arrays.at(arrays.host(labels), rows), arrays.at(arrays.host(features), rows)
+        yield SampleBatch(None, y_true, y_pred, inputs)
+        count += arrays.rows(y_pred, "the outputs")
+        if most is not None and count >= most:
+            return
+
+
+def _joined(first: SampleBatch, rest: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
+    yield first
+    yield from rest
+
+
+def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
+    """Returns the metrics that fit what a model predicts."""
+    kind = kind_of(y_true, y_pred)
+    if kind == "classification":
+        logits = bool(((y_pred < 0) | (y_pred > 1)).any())
+        return [CrossEntropy(from_logits=logits), Accuracy()]
+    if kind == "regression":
+        return [AbsoluteError(), SquaredError()]
+    shapes = {name: _shape(values) for name, values in (("labels", y_true), ("outputs", y_pred))}
+    raise UsageError(
+        f"{type(task).__name__} predicts neither classes, numbers nor text",
+        key="--samples",
+        received=shapes,
+        remedy="evaluate it from Python, with metrics of its own: everstep.evaluation.Evaluator",
+    )
+
+
+def _shape(values: Any) -> Any:
+    return (
+        {name: np.shape(value) for name, value in values.items()} if isinstance(values, Mapping) else np.shape(values)
+    )

@@ -1,0 +1,113 @@
+"""Exports of KerasHub models: preset, adapters, Transformers; each writes what the live model writes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from everstep.engine.hub import adapted_layers, greedy, keras_hub
+from everstep.engine.late_tensorflow import not_found
+from everstep.errors import UsageError
+from everstep.export.hub_preset import export_adapter, export_preset, export_transformers
+from everstep.export.keras_file import export_keras
+from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
+from everstep.recipes.hub.training_parts import choose_trained
+
+pytestmark = pytest.mark.backend
+
+TARGETS = ["query", "value", "attention_output"]
+PROMPTS = [[10, 20, 30, 40], [50, 60, 70, 80]]
+
+
+def load(preset):
+    with not_found():
+        return keras_hub().models.CausalLM.from_preset(preset)
+
+
+def written(model):
+    return greedy(model, PROMPTS, 24, 20, None)
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_preset):
+    """A model with adapters that change what it writes, and inputs for it."""
+    preset = tiny_preset("causal_lm", "gpt2")
+    model = load(preset)
+    before = written(model)
+    choose_trained(model, HubTaskConfig(preset=preset, lora=LoraConfig(rank=2, alpha=6.0, targets=TARGETS)))
+    random = np.random.default_rng(3)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape).astype("float32"))
+    tokens = random.integers(1, 300, (2, 24)).astype("int32")
+    assert written(model) != before
+    return preset, model, {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
+
+
+def test_a_merged_preset_writes_the_same_text(tuned, tmp_path):
+    _, model, sample = tuned
+    export_preset(model, tmp_path / "preset", sample)
+    loaded = load(str(tmp_path / "preset"))
+    assert not adapted_layers(loaded)
+    assert written(loaded) == written(model)
+    assert loaded.preprocessor.tokenizer.vocabulary_size() == loaded.backbone.vocabulary_size
+
+
+def test_an_adapter_is_loaded_by_keras_hub_onto_the_preset(tuned, tmp_path):
+    preset, model, sample = tuned
+    kernels = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
+    export_adapter(model, tmp_path / "adapter.lora.h5", sample)
+    fresh = load(preset)
+    fresh.backbone.enable_lora(2, target_layer_names=TARGETS)
+    fresh.backbone.load_lora_weights(str(tmp_path / "adapter.lora.h5"))
+    assert written(fresh) == written(model)
+    after = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+    assert all(map(np.array_equal, kernels, after))  # the live model is as it was, alpha included
+    assert {layer.lora_alpha for layer in adapted_layers(model)} == {6.0}
+
+
+def test_a_keras_file_writes_the_same_text(tuned, tmp_path):
+    _, model, sample = tuned
+    export_keras(model, tmp_path / "model.keras", sample)
+    with not_found():
+        loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert written(loaded) == written(model)
+
+
+def test_transformers_writes_the_same_text(tuned, tmp_path):
+    _, model, sample = tuned
+    export_preset(model, tmp_path / "preset", sample)
+    export_transformers(model, tmp_path / "transformers", sample, preset=tmp_path / "preset")
+    assert _by_transformers(tmp_path / "transformers") == [
+        prompt + text for prompt, text in zip(PROMPTS, written(model), strict=True)
+    ]
+
+
+def _by_transformers(folder):
+    """Returns the tokens that Hugging Face's library writes, in a process of its own: it needs PyTorch."""
+    code = f"""
+import json, torch, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})
+tokens = torch.tensor({PROMPTS})
+found = model.generate(tokens, do_sample=False, max_length=24, eos_token_id=None, pad_token_id=0,
+                       attention_mask=torch.ones_like(tokens))
+print(json.dumps(found.tolist()))
+"""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_adapters_alone_are_not_written_if_more_was_trained(tiny_preset, tmp_path):
+    preset = tiny_preset("causal_lm", "gpt2")
+    model = load(preset)
+    choose_trained(model, HubTaskConfig(preset=preset, lora=LoraConfig(rank=2)))
+    model.backbone.layer_norm.trainable = True
+    sample = {"token_ids": np.ones((1, 8), "int32"), "padding_mask": np.ones((1, 8), "int32")}
+    with pytest.raises(UsageError, match="layer_norm"):
+        export_adapter(model, tmp_path / "adapter.lora.h5", sample)
+    assert not list(tmp_path.iterdir())
