@@ -51,7 +51,7 @@ Key = tuple[Any, ...]
 
 
 class TorchSums(WindowSums):
-    """The sums of a window, added without Keras: its operations take ten times as long as PyTorch's on a small tensor."""
+    """The sums of a window, added without Keras, whose operations take ten times as long on a small tensor."""
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
         """Adds the logs of one step over `size` samples, with the bits of `WindowSums.add`."""
