@@ -71,11 +71,10 @@ FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 # runs on each all that depends on the backend.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
-ON_JAX := tests/examples/test_examples.py tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \
+ON_JAX := tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks $(ON_BOTH)
-STATEFUL := $(addprefix tests/frontends/fit/test_fit_models.py::test_,a_gan_resumes_with_its_optimizers_and_what_it_draws \
-                        stateful_layers_remember_from_batch_to_batch)
-ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py $(STATEFUL) $(ON_BOTH)
+GAN := tests/frontends/fit/test_fit_models.py::test_a_gan_resumes_with_its_optimizers_and_what_it_draws
+ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py $(GAN) $(ON_BOTH)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -209,7 +209,7 @@ def compare(work: Work) -> dict[str, Any]:
         others.append(tokens / seconds)
 
     rates = ours(work, work.rounds, run_fit)
-    figures = {"ours": [round(rate) for rate in rates], "fit": [round(rate) for rate in others]}
+    figures = {"fit": [round(rate) for rate in others], "Everstep": [round(rate) for rate in rates]}
     own, theirs = statistics.median(rates), statistics.median(others)
     print(f"{work.name:12s} tokens/s: ours {own:,.0f}, fit {theirs:,.0f}, ratio {own / theirs:.3f}", flush=True)
     return {"name": f"KerasHub GPT-2, {work.name}", "unit": "tokens/s", "values": figures}
@@ -250,12 +250,12 @@ def main() -> int:
             work.prepare()
             command = [sys.executable, "-m", "benchmarks.hub", "--directory", directory]
             command += ["--small"] if arguments.small else []
-            case = {"memory_gb": {}}
+            case: dict[str, Any] = {"memory": {}}
             for contender in ("fit", "ours"):
                 child = subprocess.run([*command, "--memory", name, contender], stdout=subprocess.PIPE, text=True)
                 lines = child.stdout.splitlines()
-                case["memory_gb"][contender] = json.loads(lines[-1]) if child.returncode == 0 else None
-            print(f"{name:12s} memory {case['memory_gb']}", flush=True)
+                case["memory"][contender] = f"{json.loads(lines[-1])} GB" if child.returncode == 0 else "failed"
+            print(f"{name:12s} memory {case['memory']}", flush=True)
             cases.append(case | compare(work))
     print(json.dumps({"cases": cases}))
     return 0

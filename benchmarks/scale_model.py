@@ -161,13 +161,11 @@ class Design:
     Attributes:
       stop_by_request: The first process names the step to stop at a few seconds ahead, and the others read it with
         the heartbeats; today every call gathers a value of each process.
-      own_checks: Every process checks its share of the files of a checkpoint; today it checks all of them.
-      own_records: Every process reads its own records of files in order; today it reads whole batches and keeps its
-        rows, as it does not where it has random access.
+      own_records: Every process reads its own records of files in order; today it reads all records, and decodes
+        its own at best, as it does not where it has random access.
     """
 
     stop_by_request: bool = False
-    own_checks: bool = False
     own_records: bool = False
 
 
@@ -261,9 +259,9 @@ class Model:
         return self.writing(devices) + self.hashing(devices) + self.meeting(devices)
 
     def restoring(self, devices: int) -> float:
-        """Every process checks all files, or its share of them, and reads its part.
+        """Every process checks its share of the files, and reads its part.
 
-            checked / verify + part / read, but no faster than the file system gives the bytes to a machine
+            state / N / verify + part / read, but no faster than the file system gives the bytes to a machine
 
         A machine reads a file once for all its processes, if its memory holds it.
         """
@@ -278,7 +276,7 @@ class Model:
         return self.part(devices) * self.cluster.per_machine / self.cluster.per_process
 
     def _checked(self, devices: int) -> float:
-        return self.workload.state(devices) / (self.cluster.processes(devices) if self.design.own_checks else 1)
+        return self.workload.state(devices) / self.cluster.processes(devices)
 
     def _share(self) -> float:
         """Returns the bytes per second that the file system gives one writer: of its machine's, if all write."""
@@ -481,7 +479,7 @@ LIMITS = (
         "a restart",
         lambda model, devices: model.restart_seconds(devices) / (0.1 * model.cluster.between_failures(devices)),
         "a tenth of the time between failures",
-        "`own_checks`",
+        "spare machines, or fewer failures",
     ),
     Limit(
         "picking rows, language model",
@@ -614,7 +612,7 @@ def _limits(today: Model, changed: Model) -> tuple[Row, list[Row]]:
 def _steps(today: Model) -> tuple[Row, list[Row]]:
     """Returns the goodput with one change after the other."""
     models, design = {"today": today}, TODAY
-    for change in ("own_checks", "stop_by_request", "own_records"):
+    for change in ("stop_by_request", "own_records"):
         design = dataclasses.replace(design, **{change: True})
         models[f"`{change}`"] = dataclasses.replace(today, design=design)
     return _by_size({name: lambda n, model=model: share(model.goodput(n)) for name, model in models.items()})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -180,8 +181,40 @@ def test_a_failing_process_ends_the_others():
         3,
     ).results()
     assert [code for code, _, _ in done.values()] == [2, 2, 2], done
-    assert "rank 1 (pid" in done[0][2]
-    assert "failed: no such file" in done[0][2]
+    assert re.fullmatch(r"everstep: rank 1 \(pid \d+ on .*\) failed: no such file\n", done[0][2])
+    assert [errors for _, _, errors in done.values()][1:] == ["", ""], "bad input is said by the first process alone"
+
+
+@pytest.mark.parametrize("wrong", [[0], [1], [0, 1, 2]])
+def test_a_process_that_cannot_begin_ends_the_others(wrong):
+    """One line, by the first process: its own reason, or that of the others, who end at once."""
+    done = Processes(
+        f"""
+        def show(error):
+            print("error:", error, file=sys.stderr, flush=True) if not error.announced else None
+            return 2
+
+        try:
+            if int(os.environ[gang.PROCESS_ID]) in {wrong}:
+                raise UsageError("is no number", key="units", received="x")
+            gang.join()
+        except UsageError as error:
+            sys.exit(gang.refuse_together(error, lambda: show(error)))
+        """,
+        3,
+    ).results()
+    assert [code for code, _, _ in done.values()] == [2, 2, 2], done
+    who = "" if 0 in wrong else r" \(on rank 1 \(pid \d+ on .*\)\)"
+    assert re.fullmatch(rf"error: units: received 'x', is no number{who}\n", done[0][2]), done
+    assert [errors for _, _, errors in done.values()][1:] == ["", ""], done
+
+
+def test_a_process_that_cannot_begin_says_so_if_nobody_listens(monkeypatch):
+    monkeypatch.setattr(gang, "_REFUSING_SECONDS", 0.5)
+    for rank in (0, 1):
+        error = UsageError("is no number")
+        where = {gang.COORDINATOR: f"127.0.0.1:{free_port()}", gang.PROCESS_ID: str(rank), gang.NUM_PROCESSES: "2"}
+        assert gang.refuse_together(error, lambda error=error: int(error.announced) + 2, where) == 2
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,13 @@ class Problem:
 
 
 class _Reported(Exception):
-    """An error that holds problems; its text is theirs, one per line."""
+    """An error that holds problems; its text is theirs, one per line.
+
+    Attributes:
+      announced: Whether another process of the same run prints it, so that this one need not.
+    """
+
+    announced = False
 
     def __init__(
         self,
@@ -174,7 +180,9 @@ def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
         problems = tuple(problem.renamed(names) for problem in error.problems)
         if problems == error.problems:
             raise
-        raise type(error)(problems) from error
+        renamed = type(error)(problems)
+        renamed.announced = error.announced
+        raise renamed from error
 
 
 def renamed_key(key: str, names: Mapping[str, str]) -> str:

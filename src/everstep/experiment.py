@@ -155,7 +155,8 @@ def run_experiment(
     redaction.learn(params.as_dict())
     mode = Mode(mode)
     _check(params, model_dir, distribution_strategy)
-    gang = backend.join_gang()
+    with failing_together():
+        gang = backend.join_gang()
     session = _Session(
         task,
         params,
@@ -648,7 +649,7 @@ def _announce_plan(
             for note in stream.notes:
                 say(f"{kind} data: {note}")
             if trainer.engine.own_rows is not None and not stream.reads_rows:
-                say(f"the {kind} data has no samples by index: every process reads whole batches and keeps its rows")
+                say(f"of the {kind} data every process reads whole batches, and keeps its rows")
             if kind in trainer.data_on_device:
                 say(f"{kind} data is on the device: {trainer.data_on_device[kind]:,} bytes")
             if not saver.is_disabled and trainer.train_stream is not None and (weaker := stream.why_not_exact):

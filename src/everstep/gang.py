@@ -14,6 +14,9 @@ runs it. Before that, `_roll_call` waits for all processes over plain sockets, s
 twice, or expects another number is named in one line; the service itself would abort all others. Its connections stay
 open until the service has connected everybody (`_watched`), for the same reason.
 
+Bad input ends all processes with exit code 2, and the first one prints the reason: its own, or that of another process,
+which tells it in the roll call (`refuse_together`), or afterwards through the service (`failing_together`).
+
 Each process writes a heartbeat. The first process reads those of all others, and they read the first one's, together
 with everything else that concerns all (`_NEWS`): a process that died or froze is named within a minute, and the others
 end. So the work of the service grows with the number of processes, not with its square.
@@ -37,6 +40,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from everstep import redaction
 from everstep.errors import TrainingError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,10 @@ _LOST_SECONDS = 40.0
 """Without a heartbeat for so long, a process counts as lost; with the beats between, that is less than a minute."""
 _SLOW_SECONDS = 60.0
 _OWN_END_SECONDS = 2.0
+_REFUSING_SECONDS = 20.0
+"""How long a process that found its input bad waits for the others, to tell them."""
+_READ_SECONDS = _BEAT_SECONDS + _OWN_END_SECONDS + 1.0
+"""The service ends with the first process: the others, whom JAX would abort, need so long to read why it fails."""
 _LEAVE_SECONDS = 60.0
 _SERVICE_SECONDS = 3600
 """The limits of the service itself, which aborts the process: our own are always reached first."""
@@ -175,8 +183,13 @@ class Gang:
     def forget(self, key: str) -> None:
         """The first process: removes a published value when all processes meet next, who have heard it by then."""
 
-    def fail(self, cause: str, exit_code: int = 1) -> None:
-        """Tells the others that this process fails alone: they end with the same cause and exit code."""
+    def fail(self, cause: str, exit_code: int = 1) -> bool:
+        """Tells the others that this process fails alone: they end with the same cause and exit code.
+
+        Returns:
+          Whether the first process prints the cause, so that this one need not.
+        """
+        return False
 
     def leave(self) -> None:
         """Ends the gang when its work is done; waits until all processes are done."""
@@ -194,14 +207,52 @@ def failing_together() -> Iterator[None]:
         current_gang().barrier("the end")
         raise
     except Exception as error:
-        text = str(error).partition("\n")[0]
-        usage = isinstance(error, UsageError)
-        current_gang().fail(text if usage else f"{type(error).__name__}: {text}", exit_code=2 if usage else 1)
+        if isinstance(error, UsageError):
+            error.announced |= current_gang().fail(_one_line(error), exit_code=2)
+        else:
+            current_gang().fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         raise
+
+
+def refuse_together(error: UsageError, show: Callable[[], int], environment: Mapping[str, str] = os.environ) -> int:
+    """Ends this process because of bad input; if it has not met the others yet, they get to know, and end, too.
+
+    Otherwise they would wait for this one until their time is up. Only the first process shows the error.
+
+    Args:
+      error: What is wrong.
+      show: Prints the error, and returns the exit code.
+      environment: The environment variables.
+
+    Returns:
+      The exit code.
+    """
+    try:
+        coordinates = find_coordinates(environment)
+    except UsageError:  # nobody can be told
+        coordinates = None
+    if coordinates is None or coordinates.size == 1 or _has_met:
+        return show()
+    me = Member(coordinates.rank, socket.gethostname(), os.getpid())
+    if me.rank == 0:
+        code = show()
+        with contextlib.suppress(UsageError):  # the port is taken: that may be the error
+            _collect(coordinates, me, _REFUSING_SECONDS, _one_line(error))
+        return code
+    answer, lines = _say_hello(coordinates, me, _REFUSING_SECONDS, _one_line(error))
+    error.announced = bool(lines)
+    if lines:
+        _wait_for_end(lines)
+    return show()
+
+
+def _one_line(error: Exception) -> str:
+    return "; ".join(str(error).splitlines())
 
 
 _ALONE = Gang()
 _joined: Gang = _ALONE
+_has_met = False  # whether this process has been in a roll call
 
 
 def current_gang() -> Gang:
@@ -289,31 +340,55 @@ def _roll_call(coordinates: Coordinates, seconds: float) -> tuple[list[Member], 
     """Waits until all processes have said who they are to the first one; returns them by rank, and the connections.
 
     Raises:
-      UsageError: On every process that came, with the same reason.
+      UsageError: On every process that came, with the same reason; the first one is to print it.
     """
+    global _has_met
     me = Member(coordinates.rank, socket.gethostname(), os.getpid())
     answer, lines = (_say_hello if me.rank else _collect)(coordinates, me, seconds)
-    if "error" in answer:
-        _close(lines)
-        raise UsageError(answer["error"], key=COORDINATOR, received=coordinates.address, remedy=answer["remedy"])
-    return [Member(*fields) for fields in answer["members"]], lines
+    _has_met = True
+    if "members" in answer:
+        return [Member(*fields) for fields in answer["members"]], lines
+    if answer["is_own"]:  # of a process, not of their meeting
+        error = UsageError(answer["error"])
+    else:
+        error = UsageError(answer["error"], key=COORDINATOR, received=coordinates.address, remedy=answer["remedy"])
+    if me.rank and lines:
+        error.announced = True
+        _wait_for_end(lines)
+    else:
+        _left_open.update(lines)
+    raise error
 
 
-def _collect(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict[str, Any], _Lines]:
-    """The first process: collects the others, and sends each the same answer."""
+_left_open: _Lines = {}
+"""Connections of the first process that end with it: the others wait for that, so that it has printed the reason."""
+
+
+def _wait_for_end(lines: _Lines) -> None:
+    """Another process: waits until the first one has ended, and has printed why; a launcher may end all at once."""
+    with contextlib.suppress(OSError), lines[0] as line:
+        line.settimeout(_REFUSING_SECONDS)
+        line.recv(1)
+
+
+def _collect(coordinates: Coordinates, me: Member, seconds: float, refusal: str = "") -> tuple[dict[str, Any], _Lines]:
+    """The first process: collects the others, and sends each the same answer.
+
+    If something is wrong it still waits for those who have not come, but not long, so that they know it, too.
+    """
     end, size = time.monotonic() + seconds, coordinates.size
     members, lines = {0: me}, []
+    answer = {"error": refusal, "is_own": True} if refusal else {}
     with contextlib.closing(_listen(coordinates)) as listener:
-        answer: dict[str, Any] = {}
-        while len(members) < size and not answer:
+        while len(members) < size:
             listener.settimeout(max(end - time.monotonic(), 0.01))
             try:
                 line, _ = listener.accept()
             except TimeoutError:
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in members)
                 reason = f"rank {missing} of {size} processes did not come within {seconds:g} s"
-                answer = {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}
-                continue
+                answer = answer or _wrong(reason, f"see its log, or raise {JOIN_SECONDS}")
+                break
             try:
                 line.settimeout(10)
                 hello = json.loads(line.makefile("r").readline() or "null")
@@ -322,12 +397,17 @@ def _collect(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict
                 line.close()
                 continue
             lines.append((member.rank, line))
-            if expected != size:
+            wrong = {}
+            if hello.get("error"):
+                wrong = {"error": f"{hello['error']} (on {member})", "is_own": True}
+            elif expected != size:
                 reason = f"{member} expects {expected} processes, but rank 0 expects {size}"
-                answer = {"error": reason, "remedy": f"set {NUM_PROCESSES} to the same number everywhere"}
+                wrong = _wrong(reason, f"set {NUM_PROCESSES} to the same number everywhere")
             elif member.rank in members:
                 reason = f"{members[member.rank]} and {member} have the same rank"
-                answer = {"error": reason, "remedy": f"give each process its own {PROCESS_ID}"}
+                wrong = _wrong(reason, f"give each process its own {PROCESS_ID}")
+            if wrong and not answer:
+                answer, end = wrong, min(end, time.monotonic() + _REFUSING_SECONDS)
             members[member.rank] = member
     answer = answer or {"members": [dataclasses.astuple(members[rank]) for rank in range(size)]}
     text = (json.dumps(answer) + "\n").encode()
@@ -335,6 +415,11 @@ def _collect(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict
         with contextlib.suppress(OSError):
             line.sendall(text)
     return answer, dict(lines)
+
+
+def _wrong(reason: str, remedy: str) -> dict[str, Any]:
+    """Returns the answer of a roll call in which the processes do not fit together."""
+    return {"error": reason, "remedy": remedy, "is_own": False}
 
 
 def _listen(coordinates: Coordinates) -> socket.socket:
@@ -351,9 +436,12 @@ def _listen(coordinates: Coordinates) -> socket.socket:
         ) from None
 
 
-def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> tuple[dict[str, Any], _Lines]:
-    """Another process: tells the first one who it is, and waits for its answer."""
-    end, hello = time.monotonic() + seconds, {"member": dataclasses.astuple(me), "size": coordinates.size}
+def _say_hello(
+    coordinates: Coordinates, me: Member, seconds: float, refusal: str = ""
+) -> tuple[dict[str, Any], _Lines]:
+    """Another process: tells the first one who it is, or why it cannot begin, and waits for its answer."""
+    end = time.monotonic() + seconds
+    hello = {"member": dataclasses.astuple(me), "size": coordinates.size, "error": refusal}
     while time.monotonic() < end:
         try:
             left = max(end - time.monotonic(), 1.0)
@@ -367,7 +455,7 @@ def _say_hello(coordinates: Coordinates, me: Member, seconds: float) -> tuple[di
         except (OSError, ValueError):  # it does not listen yet, or has just died and may come again
             time.sleep(0.2)
     reason = f"rank 0 did not answer within {seconds:g} s"
-    return {"error": reason, "remedy": f"see its log, or raise {JOIN_SECONDS}"}, {}
+    return _wrong(reason, f"see its log, or raise {JOIN_SECONDS}"), {}
 
 
 _CONNECTED = b"connected"
@@ -449,6 +537,7 @@ class ServiceGang(Gang):
         self._news: dict[str, str] = {}
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
         self._left = threading.Event()
+        self._lasts_until = 0.0  # what the others need this process for after its failure
         self._failure = threading.Lock()
         threading.Thread(target=self._beat, name="everstep-gang-beat", daemon=True).start()
         threading.Thread(target=self._watch, name="everstep-gang-watch", daemon=True).start()
@@ -504,17 +593,23 @@ class ServiceGang(Gang):
         """See `Gang.forget`."""
         self._used.append(f"everstep/published/{key}")
 
-    def fail(self, cause: str, exit_code: int = 1) -> None:
-        """See `Gang.fail`."""
+    def fail(self, cause: str, exit_code: int = 1) -> bool:
+        """See `Gang.fail`. The process may not end before the others know it, and the first one has printed it."""
         if self._left.is_set():
-            return
+            return False
         self._left.set()
-        self._publish_failure(self.rank, cause, exit_code)
-        self._let_others_read()
+        first_failed = self._publish_failure(self.rank, cause, exit_code)
+        is_told = not self.is_first and exit_code == 2 and first_failed is not None
+        if self.is_first:
+            self._lasts_until = time.monotonic() + _READ_SECONDS
+        elif is_told:
+            self._lasts_until = time.monotonic() + (1.0 if first_failed == 0 else _READ_SECONDS - 0.5)
+        return is_told
 
     def leave(self) -> None:
         """See `Gang.leave`."""
         if self._left.is_set():
+            time.sleep(max(0.0, self._lasts_until - time.monotonic()))
             return
         self._left.set()
         with contextlib.suppress(RuntimeError):  # the service may be gone
@@ -641,15 +736,16 @@ class ServiceGang(Gang):
                     self._publish_failure(silent[0], cause, 1)
                 self._end(silent[0], cause, 1)
 
-    def _publish_failure(self, rank: int, cause: str, exit_code: int) -> None:
+    def _publish_failure(self, rank: int, cause: str, exit_code: int) -> int | None:
+        """Tells all others of a failure; returns the rank whose failure they know, None if the service is gone."""
         line = {"rank": rank, "cause": cause, "exit_code": exit_code}
-        with contextlib.suppress(RuntimeError):  # another failure is known already, or the service is gone
+        try:
             self._client.key_value_set(f"{_NEWS}/failed", json.dumps(line))
-
-    def _let_others_read(self) -> None:
-        """The service ends with the first process: the others, whom JAX would abort, need time to read the cause."""
-        if self.is_first:
-            time.sleep(_BEAT_SECONDS + _OWN_END_SECONDS + 1.0)
+        except RuntimeError:  # another failure is known already, or the service is gone
+            with contextlib.suppress(RuntimeError, KeyError):
+                return int(json.loads(self._all_under(_NEWS)["failed"])["rank"])
+            return None
+        return rank
 
     def _end(self, rank: int, cause: str, exit_code: int) -> None:
         """Ends this process because another one failed; what it has saved is safe at any instant."""
@@ -657,10 +753,15 @@ class ServiceGang(Gang):
             return
         if self._left.wait(_OWN_END_SECONDS):  # it may be failing for the same reason, and say so itself
             return
-        print(f"everstep: {self._members[rank]} failed: {cause}", file=sys.stderr, flush=True)
+        if self.is_first or exit_code != 2:  # bad input is said once
+            line = f"everstep: {self._members[rank]} failed: {redaction.text(cause)}"
+            print(line, file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):
             logging.shutdown()
-        self._let_others_read()
+        if self.is_first:
+            time.sleep(_READ_SECONDS)
+        elif exit_code == 2:
+            time.sleep(_BEAT_SECONDS + 0.5)  # the first process may know of it one heartbeat later
         os._exit(exit_code)
 
 

@@ -204,7 +204,7 @@ def test_a_reader_rereads_a_step_that_the_trainer_replaces(tmp_path, monkeypatch
     trainer.wait()
     verify = manifest.verify
 
-    def replaced_meanwhile(path):
+    def replaced_meanwhile(path, chosen):
         monkeypatch.setattr(manifest, "verify", verify)
         files = sorted(path.rglob("*"))
         trainer.save(5, STATE, {"save": 2}, replace=True)

@@ -3,14 +3,13 @@
 The processes are threads of this one, each with a checkpointer of its own.
 """
 
-import concurrent.futures
 import json
 import shutil
-import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.pretended_gang import Board, Pretended, together
 
 from everstep.checkpoint import arrays, manifest, partial_read, parts
 from everstep.checkpoint.averaging import average
@@ -19,47 +18,9 @@ from everstep.checkpoint.digest import digest
 from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.checkpoint.shared import SharedCheckpointer
-from everstep.gang import Gang, Member
+from everstep.checkpoint.shared import SharedCheckpointer, _AllReaders
+from everstep.errors import TrainingError
 from everstep.types import ArrayParts
-
-
-class Board:
-    """What the pretended processes have said, by key."""
-
-    def __init__(self):
-        self.said, self.changed = {}, threading.Condition()
-
-    def say(self, key, value):
-        with self.changed:
-            self.said[key] = json.dumps(value)
-            self.changed.notify_all()
-
-    def hear(self, key):
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.said, 60), key
-            return json.loads(self.said[key])
-
-
-class Pretended(Gang):
-    def __init__(self, rank, size, board):
-        self.rank, self.size, self._board, self._count = rank, size, board, 0
-
-    @property
-    def members(self):
-        return [Member(rank, "here", rank) for rank in range(self.size)]
-
-    def share(self, name, value):
-        self._count += 1
-        if self.is_first:
-            self._board.say((name, self._count), value)
-        return self._board.hear((name, self._count))
-
-    def publish(self, key, value):
-        self._board.say(key, value)
-
-    def hear(self, key, gives_up):
-        return self._board.hear(key)
 
 
 def state(step=1):
@@ -83,13 +44,6 @@ def divided(whole, rank, size):
         part = np.take(array, range(rank * each, (rank + 1) * each), axis)
         found[key] = ArrayParts(array.shape, array.dtype, [(tuple(start), part)])
     return found
-
-
-def together(size, work):
-    """Calls `work` with the checkpointer and the rank of each process, all at once; returns what each returned."""
-    board = Board()
-    with concurrent.futures.ThreadPoolExecutor(size) as threads:
-        return list(threads.map(lambda rank: work(Pretended(rank, size, board), rank), range(size)))
 
 
 def save(folder, size=2, steps=(1,), fails=None, **arguments):
@@ -129,14 +83,46 @@ def test_any_number_of_processes_reads_what_two_have_written(saved):
     assert not [path for path in saved.iterdir() if not path.name.isdecimal()], "something temporary is left"
     assert_same(OrbaxCheckpointer(saved).restore()[0], state(3))
     for size in (2, 4):
-        board = Board()
-        for rank in range(size):
-            shared = SharedCheckpointer(OrbaxCheckpointer(saved), Pretended(rank, size, board), saved)
-            found, meta = shared.restore()
+        for found, meta in restore(saved, size):
             assert meta == {"step": 3}
             assert_same(found, state(3))
             place = slice(1, 7), slice(2, 5)  # across both parts
             np.testing.assert_array_equal(found["model/kernel"].read(place), state(3)["model/kernel"][place])
+
+
+def restore(folder, size, step=None):
+    """What each of several processes restores."""
+
+    def work(gang, rank):
+        own = OrbaxCheckpointer(folder, repair=rank == 0)
+        return SharedCheckpointer(own, gang, folder).restore(step)
+
+    return together(size, work)
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The files whose bytes are checked: [path]."""
+    seen, check = [], manifest._sha256
+    monkeypatch.setattr(manifest, "_sha256", lambda path: seen.append(path) or check(path))
+    return seen
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_file_is_checked_by_one_process(saved, hashed, size):
+    restore(saved, size)
+    assert sorted(str(path.relative_to(saved / "3")) for path in hashed) == sorted(manifest.read(saved / "3").files)
+
+
+def test_a_process_checks_its_parts_and_a_share_of_the_rest():
+    files = {f"parts/{rank}/data": [100, ""] for rank in range(4)}
+    files |= {"state/a": [70, ""], "state/b": [40, ""], "state/c": [30, ""], "parts": [9, ""]}
+    four = [_AllReaders(Pretended(rank, 4, Board())).chosen(files) for rank in range(4)]
+    assert four[:2] == [{"parts/0/data", "state/a"}, {"parts/1/data", "state/b"}]
+    assert four[2:] == [{"parts/2/data", "state/c"}, {"parts/3/data", "parts"}]
+    two = [_AllReaders(Pretended(rank, 2, Board())).chosen(files) for rank in range(2)]
+    assert [sum(files[path][0] for path in own) for own in two] == [279, 270]
+    assert set.union(*two) == set(files)
 
 
 def test_other_readers_know_parts(saved):
@@ -164,14 +150,49 @@ def test_only_divided_arrays_change_the_format(saved, tmp_path):
 @pytest.mark.parametrize("name", ["data", "index.json"])
 def test_a_changed_part_is_damage(saved, tmp_path, name):
     shutil.copytree(saved, tmp_path / "run")
-    file = tmp_path / "run" / "3" / parts.FOLDER / "1" / name
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    broken(tmp_path / "run" / "3" / parts.FOLDER / "1" / name)
     found, meta = OrbaxCheckpointer(tmp_path / "run").restore()
     assert meta == {"step": 2}
     assert_same(found, state(2))
     assert (tmp_path / "run" / "3.damaged").is_dir()
+
+
+def broken(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_damage_that_one_process_finds_is_known_to_all(saved, tmp_path, size):
+    """Whichever file it is, all processes restore the checkpoint before; the damaged one is set aside once."""
+    for number, path in enumerate(sorted(manifest.read(saved / "3").files)):
+        folder = shutil.copytree(saved, tmp_path / str(number))
+        broken(folder / "3" / path)
+        for found, meta in restore(folder, size):
+            assert meta == {"step": 2}
+            assert_same(found, state(2))
+        assert sorted(entry.name for entry in folder.iterdir()) == ["2", "3.damaged"]
+
+
+def test_a_damaged_step_that_was_asked_for_is_an_error_of_all(saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "run")
+    broken(folder / "3" / parts.FOLDER / "1" / "data")
+
+    def work(gang, rank):
+        with pytest.raises(TrainingError) as error:
+            SharedCheckpointer(OrbaxCheckpointer(folder), gang, folder).restore(3)
+        return error.value.reason
+
+    for reason in together(2, work):
+        assert reason == f"the checkpoint '{folder / '3'}' is damaged: parts/1/data has other content than was written"
+
+
+def test_a_checkpoint_that_was_being_replaced_is_read_by_all(saved, tmp_path):
+    """A kill between two renames leaves the former one under another name."""
+    folder = shutil.copytree(saved, tmp_path / "run")
+    (folder / "3").rename(folder / "3.replaced")
+    assert [meta for _, meta in restore(folder, 2)] == [{"step": 3}, {"step": 3}]
 
 
 def changed(**entry):

@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
+from tests.test_gang import free_port
 
+from everstep import gang
 from everstep.cli import commands, experiments
 from everstep.cli.absl_flags import normalised
 from everstep.errors import TrainingError, UsageError
@@ -161,3 +164,26 @@ def test_mistakes_in_the_command_line(everstep: Any, words: list[str], text: str
     assert outcome.err.startswith("everstep: error: ")
     assert outcome.err.count("\n") == 1
     assert text in outcome.err
+
+
+def test_of_several_processes_the_first_prints_bad_input(everstep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another one, this process tells the first, which is a thread here, and ends silently."""
+    first = gang.Coordinates(f"127.0.0.1:{free_port()}", 0, 2)
+    for name, value in ((gang.COORDINATOR, first.address), (gang.PROCESS_ID, "1"), (gang.NUM_PROCESSES, "2")):
+        monkeypatch.setenv(name, value)
+    heard = []
+
+    def roll_call() -> None:
+        answer, lines = gang._collect(first, gang.Member(0, "here", 1), 60)
+        heard.append(answer["error"])
+        gang._close(lines)
+
+    thread = threading.Thread(target=roll_call)
+    thread.start()
+    outcome = everstep("train", "mnist/nothing")
+    thread.join()
+    assert (outcome.code, outcome.err) == (2, "")
+    assert "mnist/nothing" in heard[0]
+    assert f"(on rank 1 (pid {os.getpid()} on " in heard[0]
+    outcome = everstep("config", "mnist/nothing")  # has nothing to do with the others
+    assert (outcome.code, "mnist/nothing" in outcome.err) == (2, True)

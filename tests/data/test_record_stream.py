@@ -82,6 +82,52 @@ def test_resuming_parses_no_skipped_record_but_the_last_batch(folder):
     assert min(parsed) == 25
 
 
+def halves(samples):
+    """The rows of two processes."""
+    return [slice(0, samples // 2), slice(samples // 2, samples)]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_process_parses_only_its_rows(folder, training):
+    """All records are read, as they are shuffled together; together the processes have each batch, in its order."""
+    chosen = {"training": training, "repeat": False, "drop_remainder": False, "global_batch_size": 6}
+    whole = list(stream(f"{folder}/*", **chosen))
+    parsed = [], []
+    found = []
+    for rank in range(2):
+
+        def counted(record, rank=rank):
+            number = parse(record)
+            tf.py_function(lambda value: parsed[rank].append(int(value)), [number], [])
+            return number
+
+        own = stream(f"{folder}/*", counted, **chosen)
+        own.keep_rows(lambda samples, rank=rank: halves(samples)[rank])
+        assert own.reads_rows
+        found.append(list(own))
+        assert own.state() == {"epoch": 0, "batch": len(whole)}
+        assert sorted(parsed[rank]) == sorted(read(found[rank]))
+    assert [len(rows) for rows in found[0]] == [3] * 6 + [2]
+    for one, other, batch in zip(*found, whole, strict=True):
+        assert [*one, *other] == batch.tolist()
+    assert sorted(parsed[0] + parsed[1]) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    "why", ["random numbers", "cache", "samples of several shapes"], ids=lambda text: text.replace(" ", "-")
+)
+def test_what_cannot_be_parsed_by_rows_is_read_whole(folder, why):
+    functions = {
+        "random numbers": lambda record: parse(record) + tf.random.uniform([], 0, 2, tf.int64, seed=3),
+        "cache": parse,
+        "samples of several shapes": lambda record: tf.zeros(tf.reshape(parse(record), [1]) % 1, tf.int64),
+    }
+    own = stream(f"{folder}/*", functions[why], global_batch_size=6, cache=why == "cache")
+    assert not own.reads_rows
+    own.keep_rows(lambda samples: slice(0, samples // 2))
+    assert len(next(own)) == 3
+
+
 def test_parse_is_traced_once(folder):
     traces = []
 

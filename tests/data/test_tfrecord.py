@@ -201,9 +201,12 @@ def test_file_names_of_the_older_convention(folder, tmp_path):
 def test_an_unknown_label_is_reported_with_its_record(folder):
     """The error has the record's number and its short features."""
     two = functools.partial(read, label_list=["cat", "dog"])
-    with pytest.raises(UsageError) as refused:
-        list(get_train_ds(folder, two, 5))
-    assert "preprocessing fails on record" in str(refused.value)
+    records, rows = get_train_ds(folder, two, 5), get_train_ds(folder, two, 5)
+    rows.keep_rows(lambda samples: slice(0, 3))  # as where several processes share a batch
+    for read_epoch in (lambda: list(records), lambda: rows.block(len(rows), seconds=60)):
+        with pytest.raises(UsageError) as refused:
+            read_epoch()
+        assert "preprocessing fails on record" in str(refused.value)
     assert "label='owl'" in str(refused.value)
     assert "is the label in labels.txt?" in str(refused.value)
 

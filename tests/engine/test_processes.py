@@ -72,7 +72,11 @@ def installed(backend):
     return pytest.mark.skipif(importlib.util.find_spec(backend) is None, reason=f"{backend} is not installed")
 
 
-BACKENDS = [pytest.param(name, marks=installed(name)) for name in ("tensorflow", "torch")]
+# On TensorFlow, replicas in one process are tested daily (`test_replicas.py`): they sum as processes do.
+BACKENDS = [
+    pytest.param("tensorflow", marks=[installed("tensorflow"), pytest.mark.full]),
+    pytest.param("torch", marks=installed("torch")),
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -45,6 +45,7 @@ def test_saved_on_eight_devices_and_resumed_on_fewer(tmp_path):
     np.testing.assert_allclose(resumed["losses"], whole["losses"], rtol=1e-5)
 
 
+@pytest.mark.full  # bytes per device are compared daily by tests/several/test_divided_state.py
 def test_a_model_that_fits_no_device_trains_in_parts(tmp_path):
     found = check(8, "too_large", tmp_path)
     limit = 16 << 20  # bytes of a device

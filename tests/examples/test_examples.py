@@ -42,7 +42,7 @@ def numbers(pattern: str, text: str) -> list[float]:
 
 
 @pytest.mark.backend
-@pytest.mark.daily("jax")
+@pytest.mark.daily("torch")
 def test_custom_step(tmp_path):
     printed = run("custom_step.py", tmp_path / "run")
     losses, norms = numbers("loss", printed), numbers("gradient norm", printed)

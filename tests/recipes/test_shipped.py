@@ -28,6 +28,9 @@ STATED = {
 SEVERAL_TASKS = {
     "multitask/digits": lambda logs: logs["digit/accuracy"] > 0.97 and logs["parity/accuracy"] > 0.98,
 }
+READ_FILES = {
+    "text/gpt2_shakespeare": lambda logs: logs["validation_loss"] < 2.1,
+}
 
 
 def run(name, directory, **trainer):
@@ -38,10 +41,10 @@ def run(name, directory, **trainer):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*STATED, *SEVERAL_TASKS])
+@pytest.mark.parametrize("name", [*STATED, *SEVERAL_TASKS, *READ_FILES])
 def test_states_what_it_reaches(name, tmp_path):
     _, logs = run(name, tmp_path / "run")
-    assert (STATED | SEVERAL_TASKS)[name](logs), logs
+    assert (STATED | SEVERAL_TASKS | READ_FILES)[name](logs), logs
 
 
 def everyday(name):

@@ -14,7 +14,9 @@ from everstep.gang import Gang
 
 def run(gang: Gang, folder: Path, runtime: dict[str, Any]) -> None:
     """Trains three steps and saves them, or restores what is saved."""
+    import collectives
     import gang_experiment
+    import jax
 
     from everstep.checkpoint.digest import digest
     from everstep.checkpoint.orbax import OrbaxCheckpointer
@@ -41,6 +43,7 @@ def run(gang: Gang, folder: Path, runtime: dict[str, Any]) -> None:
             "digest": digest(trainer.engine.state()),
             "is_spread": trainer.engine.is_spread,
             "loss": trainer.evaluate()["validation_loss"],
+            "wrong_sums": collectives.wrong_sums(gang) if gang.size == len(jax.devices()) else {},
             **memory(trainer.engine),
         }
         trainer.close()

@@ -44,25 +44,31 @@ def launch(
 
 
 def by_hand(
-    directory: Path, port: int, size: int, *words: str, ranks: Sequence[int] | None = None, seconds: int = 100
+    directory: Path,
+    port: int,
+    size: int,
+    *words: str,
+    ranks: Sequence[int] | None = None,
+    seconds: int = 100,
+    slurm: bool = False,
 ) -> list[Any]:
-    """Starts the processes one by one, or some of them, with coordinates in the environment."""
+    """Starts the processes one by one, or some of them, with coordinates in the environment: ours, or as srun sets."""
     return [
-        start(
-            directory,
-            *words,
-            environment={
-                gang.COORDINATOR: f"127.0.0.1:{port}",
-                gang.PROCESS_ID: str(rank),
-                gang.NUM_PROCESSES: str(size),
-                gang.JOIN_SECONDS: str(seconds),
-            },
-        )
+        start(directory, *words, environment={**coordinates(port, rank, size, slurm), gang.JOIN_SECONDS: str(seconds)})
         for rank in (range(size) if ranks is None else ranks)
     ]
 
 
-def ended(process: Any, timeout: float = 240) -> tuple[int, str]:
+def coordinates(port: int, rank: int, size: int, slurm: bool) -> dict[str, str]:
+    """Returns the variables by which a process finds the others; Slurm has no port, but a job."""
+    if not slurm:
+        own = {gang.PROCESS_ID: str(rank), gang.NUM_PROCESSES: str(size)}
+        return {gang.COORDINATOR: f"127.0.0.1:{port}", **own}
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": str(size), "SLURM_STEP_NODELIST": "localhost"}
+    return {"SLURM_JOB_ID": str(port), "SLURM_PROCID": str(rank), **step}
+
+
+def ended(process: Any, timeout: float = 900) -> tuple[int, str]:
     """Waits for a process; returns its exit code and what it printed."""
     try:
         code = process.wait(timeout)
@@ -81,7 +87,7 @@ def pids(directory: Path) -> list[int]:
     return [one["pid"] for one in json.loads((directory / "processes" / "members.json").read_text())["members"]]
 
 
-def wait_for(condition: Callable[[], Any], process: Any, seconds: float = 120) -> Any:
+def wait_for(condition: Callable[[], Any], process: Any, seconds: float = 600) -> Any:
     """Polls until a condition is true, while a process runs."""
     end = time.monotonic() + seconds
     while not (found := condition()):

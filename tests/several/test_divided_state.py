@@ -11,9 +11,11 @@ from tests.test_gang import Processes
 from everstep.checkpoint import arrays, manifest
 from everstep.checkpoint.digest import digest
 
-pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.timeout(1200)]
 
-FSDP, WIDE = "runtime.sharding=fsdp", "task.units=8192"
+FSDP = "runtime.sharding=fsdp"
+WIDE = ("task.units=8192", "trainer.optimizer_config.learning_rate=0.001")
+"""A model whose training is stable: at ten times the rate, a difference of one bit grows to a percent in 200 steps."""
 
 
 def processes(size, folder, **runtime):
@@ -27,7 +29,7 @@ def processes(size, folder, **runtime):
     divided.run(one, pathlib.Path({str(folder)!r}), {runtime!r})
     """
     flags = f"--xla_force_host_platform_device_count={devices}"
-    done = Processes(code, size, KERAS_BACKEND="jax", XLA_FLAGS=flags).results(240)
+    done = Processes(code, size, KERAS_BACKEND="jax", XLA_FLAGS=flags).results(900)
     assert [exit_code for exit_code, _, _ in done.values()] == [0] * size, done
     return [json.loads(out.splitlines()[-1]) for _, out, _ in done.values()]
 
@@ -40,21 +42,23 @@ def check_saved_by_two(folder, **runtime):
     assert first["kernel"], "what a callback reads is not what is exported"
     assert digest(arrays.read(folder / "3")[0]) == first["digest"]
     for one in found:
+        assert all(wrong == [0, 0] for wrong in one["wrong_sums"].values()), "sums over processes are wrong"
         assert one["predicted"] <= one["used"] < one["predicted"] * 1.1 + (1 << 18)
     return first
 
 
-def test_two_processes_save_and_one_restores(tmp_path):
-    two = check_saved_by_two(tmp_path, sharding="fsdp")
-    (one,) = processes(1, tmp_path)
-    assert not one["is_spread"]
-    assert one["digest"] == two["digest"]
-    assert one["loss"] == pytest.approx(two["loss"], rel=1e-5)
+def test_two_processes_save_their_parts(tmp_path):
+    check_saved_by_two(tmp_path, sharding="fsdp")
 
 
 @pytest.mark.full
 def test_other_numbers_and_other_meshes_restore_the_same_bits(tmp_path):
     two = check_saved_by_two(tmp_path, sharding="fsdp")
+    assert len(two["wrong_sums"]) == 3
+    (one,) = processes(1, tmp_path)
+    assert not one["is_spread"]
+    assert one["digest"] == two["digest"]
+    assert one["loss"] == pytest.approx(two["loss"], rel=1e-5)
     ways = [
         (4, {"sharding": "fsdp"}),
         (4, {"sharding": "fsdp", "mesh": {"data": 2, "model": 2}}),
@@ -78,7 +82,7 @@ def test_two_processes_with_two_devices_each(tmp_path, mesh):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs") / "two"
-    code, text = ended(launch(directory, 2, FSDP, WIDE))
+    code, text = ended(launch(directory, 2, FSDP, *WIDE))
     assert code == 0, text
     newest = max((directory / "checkpoints").iterdir(), key=lambda path: int(path.name))
     assert manifest.verify(newest).format == manifest.IN_PARTS
@@ -89,7 +93,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.full
 @pytest.mark.parametrize(("rank", "saving"), [(0, False), (1, False), (0, True), (1, True)])
 def test_kills(uninterrupted, tmp_path, rank, saving):
-    killed = launch(tmp_path / "killed", 2, FSDP, WIDE, restarts=3)
+    killed = launch(tmp_path / "killed", 2, FSDP, *WIDE, restarts=3)
     pid = hit(tmp_path / "killed", killed, rank, signal.SIGKILL, saving=saving)
     check_repaired(killed, tmp_path / "killed", uninterrupted, f"rank {rank} (pid {pid} on", "SIGKILL")
     check_states(tmp_path / "killed", uninterrupted)
@@ -134,11 +138,11 @@ def test_frozen_weights_are_saved_once_by_all(tmp_path, sharding):
 def test_a_run_goes_on_with_other_numbers_of_processes(uninterrupted, tmp_path):
     directory = tmp_path / "run"
     for size, steps in ((2, 60), (1, 120), (4, 200)):
-        words = (FSDP, WIDE, f"trainer.train_steps={steps}", "--allow-change=trainer.train_steps")
+        words = (FSDP, *WIDE, f"trainer.train_steps={steps}", "--allow-change=trainer.train_steps")
         run = launch(directory, size, *words) if size > 1 else start(directory, *words)
         code, text = ended(run)
         assert code == 0, text
     assert [attempt["processes"] for attempt in record(directory)["attempts"]] == [2, 1, 4]
     pairs = zip(losses(directory), losses(uninterrupted), strict=True)
     for (step, loss), (_, expected) in pairs:
-        assert loss == pytest.approx(expected, rel=1e-4), step
+        assert loss == pytest.approx(expected, rel=1e-5), step

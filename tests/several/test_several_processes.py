@@ -3,31 +3,47 @@
 import signal
 import time
 
+import keras
 import numpy as np
 import pytest
+from tests.several import gang_experiment
 from tests.several.launched import by_hand, ended, hit, launch, losses, pids, record, start, wait_for
 from tests.test_gang import free_port
 
-pytestmark = [pytest.mark.backend, pytest.mark.daily("jax")]
+import everstep
+
+pytestmark = [pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """One process, and two that are not interrupted."""
-    folder = tmp_path_factory.mktemp("runs")
-    one, two = start(folder / "one"), launch(folder / "two", 2)
-    assert ended(one)[0] == 0
-    code, text = ended(two)
+def one(tmp_path_factory):
+    """A run of one process: this one, if it computes with JAX, as every day; that spares a start."""
+    directory = tmp_path_factory.mktemp("runs") / "one"
+    if keras.backend.backend() != "jax":
+        return finished(start, directory)
+    params = gang_experiment.small()
+    everstep.run_experiment(gang_experiment.GangTask(params.task), params, directory, export=False, verbose=False)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A run of two processes that are not interrupted."""
+    return finished(launch, tmp_path_factory.mktemp("runs") / "two", 2)
+
+
+def finished(begin, directory, *arguments):
+    code, text = ended(begin(directory, *arguments))
     assert code == 0, text
-    return folder
+    return directory
 
 
-def test_two_processes_and_a_kill(runs, tmp_path):
-    check_same_curve(runs / "one", runs / "two")
-    assert record(runs / "two")["attempts"][0]["processes"] == 2
+def test_two_processes_and_a_kill(one, two, tmp_path):
+    check_same_curve(one, two)
+    assert record(two)["attempts"][0]["processes"] == 2
     interrupted = launch(tmp_path / "killed", 2, restarts=3)
     pid = hit(tmp_path / "killed", interrupted, rank=1)
-    check_repaired(interrupted, tmp_path / "killed", runs / "two", f"rank 1 (pid {pid} on", "SIGKILL")
+    check_repaired(interrupted, tmp_path / "killed", two, f"rank 1 (pid {pid} on", "SIGKILL")
 
 
 def check_same_curve(one, several):
@@ -52,52 +68,52 @@ def check_repaired(process, directory, uninterrupted, *named):
     ("rank", "number", "saving"),
     [(0, signal.SIGKILL, False), (0, signal.SIGKILL, True), (1, signal.SIGKILL, True)],
 )
-def test_kills(runs, tmp_path, rank, number, saving):
+def test_kills(two, tmp_path, rank, number, saving):
     interrupted = launch(tmp_path / "killed", 2, restarts=3)
     pid = hit(tmp_path / "killed", interrupted, rank, number, saving=saving)
-    check_repaired(interrupted, tmp_path / "killed", runs / "two", f"rank {rank} (pid {pid} on", "SIGKILL")
+    check_repaired(interrupted, tmp_path / "killed", two, f"rank {rank} (pid {pid} on", "SIGKILL")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_frozen_process(runs, tmp_path, rank):
+def test_a_frozen_process(two, tmp_path, rank):
     interrupted = launch(tmp_path / "frozen", 2, restarts=3)
     pid = hit(tmp_path / "frozen", interrupted, rank, signal.SIGSTOP)
     begin = time.monotonic()
     wait_for(lambda: pids(tmp_path / "frozen")[rank] != pid, interrupted)
     assert time.monotonic() - begin < 90, "60 s to name it, and the start of the next attempt"
-    check_repaired(interrupted, tmp_path / "frozen", runs / "two", f"rank {rank} (pid {pid} on", "frozen")
+    check_repaired(interrupted, tmp_path / "frozen", two, f"rank {rank} (pid {pid} on", "frozen")
 
 
 @pytest.mark.full
-def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(runs, tmp_path):
+def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(one, tmp_path):
     """All stop at one common step; the run goes on with one process, then with four, on the curve of one."""
     directory = tmp_path / "stopped"
-    two = by_hand(directory, free_port(), 2)
-    hit(directory, two[0], rank=1, number=signal.SIGTERM)
-    assert [ended(process)[0] for process in two] == [143, 143]
+    both = by_hand(directory, free_port(), 2)
+    hit(directory, both[0], rank=1, number=signal.SIGTERM)
+    assert [ended(process)[0] for process in both] == [143, 143]
     stopped = record(directory)
     assert stopped["status"] == "interrupted"
     assert str(stopped["step"]) in [path.name for path in (directory / "checkpoints").iterdir()]
-    one = start(directory, "trainer.train_steps=150", "--allow-change=trainer.train_steps")
-    assert ended(one)[0] == 0
+    alone = start(directory, "trainer.train_steps=150", "--allow-change=trainer.train_steps")
+    assert ended(alone)[0] == 0
     code, text = ended(launch(directory, 4))
     assert code == 0, text
     assert [attempt["processes"] for attempt in record(directory)["attempts"]] == [2, 1, 4]
     assert record(directory)["attempts"][1]["from_step"] == stopped["step"]
-    np.testing.assert_allclose([y for _, y in losses(directory)], [y for _, y in losses(runs / "one")], rtol=1e-5)
+    np.testing.assert_allclose([y for _, y in losses(directory)], [y for _, y in losses(one)], rtol=1e-5)
 
 
 @pytest.mark.full
-def test_the_same_gang_gives_the_same_bits(runs, tmp_path):
+def test_the_same_gang_gives_the_same_bits(one, two, tmp_path):
     again = launch(tmp_path / "again", 2)
     code, text = ended(again)
     assert code == 0, text
-    assert record(tmp_path / "again")["digest"] == record(runs / "two")["digest"]
+    assert record(tmp_path / "again")["digest"] == record(two)["digest"]
     four = launch(tmp_path / "four", 4)
     code, text = ended(four)
     assert code == 0, text
-    check_same_curve(runs / "one", tmp_path / "four")
+    check_same_curve(one, tmp_path / "four")
 
 
 @pytest.mark.full

@@ -66,12 +66,15 @@ def _in_site(name: str) -> str:
         return OWN[name]
     if name.startswith("examples/") and name.endswith(".py"):
         return name.removesuffix(".py") + ".md"
+    if name.startswith("examples/") and name.endswith("/README.md"):  # else it becomes the page of its section
+        return name.removesuffix("README.md") + "about.md"
     return name.removeprefix("docs/") if name.startswith("docs/") else name
 
 
 def _in_repository(uri: str) -> str:
     """Returns where a page of the site is in the repository; its links are relative to that."""
     own = {page: name for name, page in OWN.items()}
+    own |= {_in_site(name): name for name in _found("examples/*/README.md")}
     return own.get(uri) or (uri if uri.startswith("examples/") else f"docs/{uri}")
 
 

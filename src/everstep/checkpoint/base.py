@@ -70,18 +70,22 @@ def find(path: Path, record: Manifest | None = None) -> Path | None:
     )
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Path, chosen: manifest.Chosen = manifest.every) -> Manifest:
     """Checks every file of a checkpoint, and of its frozen weights, against their manifests; returns the checkpoint's.
+
+    Args:
+      path: The checkpoint.
+      chosen: Returns the files whose bytes are checked; see `manifest.verify`.
 
     Raises:
       Damaged: The checkpoint is not as it was written.
       MissingBase: Its frozen weights are not.
       UsageError: A newer Everstep wrote it.
     """
-    record = manifest.verify(path)
+    record = manifest.verify(path, chosen)
     if (place := find(path, record)) is not None:
         try:
-            found = manifest.verify(place).base
+            found = manifest.verify(place, chosen).base
             if found is None or record.base is None or found.digest != record.base.digest:
                 raise Damaged("it has other weights")
         except Damaged as damage:

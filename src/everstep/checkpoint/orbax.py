@@ -3,8 +3,8 @@
 One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
 that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
 temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
-checked; a damaged checkpoint is set aside and the one before it is used. Frozen weights are written once, beside the
-checkpoints (see `base.py`).
+checked, by one of the processes that read it; a damaged checkpoint is set aside and the one before it is used. Frozen
+weights are written once, beside the checkpoints (see `base.py`).
 """
 
 import concurrent.futures
@@ -14,7 +14,7 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,31 @@ class Writers:
     def join(self, temporary: Path) -> dict[str, list[Any]]:
         """Waits for what the others have written, and adds it; returns size and digest of these files, by path."""
         return {}
+
+
+class Readers:
+    """The processes that read one checkpoint: this one alone. `shared.py` has those of several."""
+
+    def same(self, steps: list[int]) -> list[int]:
+        """Returns the steps on disk as all of them know them."""
+        return steps
+
+    def path(self, path: Path) -> Path:
+        """Returns the directory that all of them read."""
+        return path
+
+    def chosen(self, files: manifest.Files) -> Collection[str]:
+        """Returns the files whose bytes this process checks; together they check all."""
+        return files
+
+    @contextlib.contextmanager
+    def agreeing(self, what: str) -> Iterator[None]:
+        """If the block raises `Damaged` or `Replaced` on any of them, it is raised on all."""
+        yield
+
+
+class Replaced(Exception):
+    """The run that wrote a checkpoint has replaced it while it was read."""
 
 
 class OrbaxCheckpointer(Checkpointer):
@@ -156,15 +181,21 @@ class OrbaxCheckpointer(Checkpointer):
         state, meta = self.open(step, arrays.read)
         return {key: np.asarray(array) for key, array in state.items()}, meta
 
-    def open(self, step: int | None = None, read: _Read = arrays.open_state) -> tuple[StoredState, dict[str, Any]]:
-        """Returns the same as `restore`, verified, too; arrays in parts may still have to be read from their files."""
+    def open(
+        self, step: int | None = None, read: _Read = arrays.open_state, readers: Readers | None = None
+    ) -> tuple[StoredState, dict[str, Any]]:
+        """Returns the same as `restore`, verified, too; arrays in parts may still have to be read from their files.
+
+        `readers` are the processes that make this call together; without any, this one alone.
+        """
         self.wait()
+        readers = readers or Readers()
         if step is not None:
-            return self._restore_only(self._existing(step), read)
+            return self._restore_only(self._existing(step, readers.same(self.steps())), read, readers)
         damages = []
-        for candidate in reversed(self._candidates()):
+        for candidate in readers.same(self._candidates()[::-1]):
             try:
-                return self._read(candidate, read)
+                return self._read(candidate, read, readers)
             except Damaged as damage:
                 damages.append(self._report(candidate, damage))
         raise self._no_usable_checkpoint(damages)
@@ -252,7 +283,7 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
+    def _read(self, step: int, read: _Read, readers: Readers) -> tuple[StoredState, dict[str, Any]]:
         """Returns a checkpoint after checking every byte.
 
         Raises:
@@ -260,21 +291,30 @@ class OrbaxCheckpointer(Checkpointer):
           TrainingError: It cannot be read now, for a reason outside the checkpoint; or its frozen weights are damaged.
           UsageError: It was written by another run, or has been removed.
         """
-        path = self._path(step)
-        found = _inode(path)
+        while True:
+            path = readers.path(self._path(step))
+            found = _inode(path)
+            with contextlib.suppress(Replaced):
+                with readers.agreeing(f"checking step {step}"), self._explained(step, path, found):
+                    record = bases.verify(path, readers.chosen)
+                    self._require_own(record, step)
+                with readers.agreeing(f"reading step {step}"), self._explained(step, path, found):
+                    state, meta = read(path)
+                return state, meta if record.base is None else {**meta, BASE_KEY: dataclasses.asdict(record.base)}
+
+    @contextlib.contextmanager
+    def _explained(self, step: int, path: Path, found: int | None) -> Iterator[None]:
+        """Raises an error of the block as what it means for the checkpoint, whose directory was `found` before."""
         try:
-            record = bases.verify(path)
-            self._require_own(record, step)
-            state, meta = read(path)
-            return state, meta if record.base is None else {**meta, BASE_KEY: dataclasses.asdict(record.base)}
+            yield
         except (UsageError, bases.MissingBase):
             raise
         except Exception as error:  # Orbax raises many kinds, also for too little memory
             now = _inode(self._path(step))
             if now is None:  # the run that wrote it has removed it meanwhile
                 raise UsageError(f"the checkpoint {str(path)!r} was removed") from error
-            if now != found:  # or replaced it
-                return self._read(step, read)
+            if now != found:
+                raise Replaced from error
             if isinstance(error, Damaged) or (isinstance(error, OSError) and error.errno == errno.EIO):
                 raise Damaged(_brief(error)) from error
             raise TrainingError(
@@ -294,9 +334,9 @@ class OrbaxCheckpointer(Checkpointer):
                 mentions={"init": "task.init_checkpoint"},
             )
 
-    def _restore_only(self, step: int, read: _Read) -> tuple[StoredState, dict[str, Any]]:
+    def _restore_only(self, step: int, read: _Read, readers: Readers) -> tuple[StoredState, dict[str, Any]]:
         try:
-            return self._read(step, read)
+            return self._read(step, read, readers)
         except Damaged as damage:
             reason = f"the checkpoint {str(self._path(step))!r} is damaged: {damage}"
             raise TrainingError(reason, remedy="choose another step") from damage
@@ -339,8 +379,7 @@ class OrbaxCheckpointer(Checkpointer):
         path = self._directory / str(step)
         return path if path.exists() else path.with_name(f"{step}{_REPLACED}")
 
-    def _existing(self, step: int) -> int:
-        steps = self.steps()
+    def _existing(self, step: int, steps: list[int]) -> int:
         if step not in steps:
             known = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
             raise UsageError(f"{str(self._directory)!r} contains no checkpoint of step {step}", remedy=known)

@@ -102,6 +102,13 @@ def write(folder: Path, held: Mapping[str, ArrayParts]) -> None:
     storage.write_json(folder / _INDEX, index)
 
 
+def writer(path: str) -> int | None:
+    """Returns the rank of the process that has written a file of a checkpoint as its part; None for other files."""
+    folder, _, rest = path.partition("/")
+    rank = rest.partition("/")[0]
+    return int(rank) if folder == FOLDER and rank.isdecimal() else None
+
+
 def find(path: Path) -> dict[str, StoredParts]:
     """Returns the arrays of a checkpoint that consist of parts, by key; empty for most checkpoints.
 

@@ -11,6 +11,9 @@ own parts (`parts.py`), in the background:
     says that the checkpoint is committed, or why not     know it, as the first process does
 
 A kill at any instant leaves the new checkpoint or none: what has a temporary name is removed by the next save.
+
+Before a checkpoint is restored, each process checks the bytes of some of its files, and together they check all. What
+one of them finds damaged is damaged for all, and all try the checkpoint before.
 """
 
 import concurrent.futures
@@ -23,8 +26,8 @@ from typing import Any
 from everstep.checkpoint import manifest, parts
 from everstep.checkpoint.base import folder_of
 from everstep.checkpoint.checkpointer import Checkpointer, SaveError
-from everstep.checkpoint.manifest import Base
-from everstep.checkpoint.orbax import OrbaxCheckpointer, Writers, save_error
+from everstep.checkpoint.manifest import Base, Damaged
+from everstep.checkpoint.orbax import OrbaxCheckpointer, Readers, Replaced, Writers, save_error
 from everstep.checkpoint.visible import require_visible
 from everstep.gang import Gang
 from everstep.types import ArrayParts, OwnState, StoredState
@@ -127,18 +130,12 @@ class SharedCheckpointer(Checkpointer):
         self._steps.add(step)
 
     def restore(self, step: int | None = None) -> tuple[StoredState, dict[str, Any]]:
-        """Returns the same checkpoint on every process: the one that the first can read.
+        """Returns the same checkpoint on every process: the newest one in which no process finds damage.
 
         Every process reads of arrays in parts only what it needs, when it places them on its devices.
         """
         self.wait()
-        if self._gang.is_first:
-            state, meta = self._own.open(step)
-            self._gang.share("the step to restore", meta["step"])
-            return state, meta
-        step = int(self._gang.share("the step to restore", None))
-        require_visible(self._directory / str(step), self._gang)
-        return self._own.open(step)
+        return self._own.open(step, readers=_AllReaders(self._gang))
 
     def newest_meta(self) -> dict[str, Any]:
         """Returns the meta of the newest checkpoint as the first process reads it."""
@@ -167,6 +164,53 @@ class SharedCheckpointer(Checkpointer):
         finally:
             self._thread.shutdown()
             self._own.close()
+
+
+class _AllReaders(Readers):
+    """The processes that read one checkpoint, for one of them.
+
+    Args:
+      gang: The processes.
+    """
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+
+    def same(self, steps: list[int]) -> list[int]:
+        """Returns the steps that the first process sees."""
+        return list(self._gang.share("the checkpoints to restore", steps))
+
+    def path(self, path: Path) -> Path:
+        """Returns the directory that the first process reads, when this one sees it, too."""
+        path = path.with_name(self._gang.share("the checkpoint to restore", path.name))
+        require_visible(path, self._gang)
+        return path
+
+    def chosen(self, files: manifest.Files) -> set[str]:
+        """Returns the files that this process checks: its own parts, and of the rest, which all read, a share."""
+        bytes_of = [0] * self._gang.size
+        own = set()
+        for path in sorted(files, key=lambda path: (parts.writer(path) is None, -files[path][0], path)):
+            writer = parts.writer(path)
+            rank = bytes_of.index(min(bytes_of)) if writer is None else writer % self._gang.size
+            bytes_of[rank] += files[path][0]
+            if rank == self._gang.rank:
+                own.add(path)
+        return own
+
+    @contextlib.contextmanager
+    def agreeing(self, what: str) -> Iterator[None]:
+        """If the block raises `Damaged` or `Replaced` on any process, it is raised on all."""
+        found: dict[str, str] = {}
+        try:
+            yield
+        except (Damaged, Replaced) as error:
+            found = {type(error).__name__: str(error)}
+        said = self._gang.gather(what, found)
+        if any(Replaced.__name__ in one for one in said):
+            raise Replaced
+        if damages := [one[Damaged.__name__] for one in said if one]:
+            raise Damaged(damages[0])
 
 
 class _Channel:

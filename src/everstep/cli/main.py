@@ -14,10 +14,12 @@ from everstep import redaction
 from everstep.cli.absl_flags import normalised, why_declined
 from everstep.cli.commands import CommandInterrupted, app
 from everstep.errors import TrainingError, UsageError
+from everstep.gang import refuse_together
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
 _TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")
+_RUN_AS_SEVERAL = ("train", "eval", "run", "flow")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
     except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return exit_code(_as_raised(error, words))
+        raised = _as_raised(error, words)
+        if isinstance(raised, UsageError) and words[:1] and words[0] in _RUN_AS_SEVERAL:
+            return refuse_together(raised, lambda: exit_code(raised), os.environ)
+        return exit_code(raised)
 
 
 def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:

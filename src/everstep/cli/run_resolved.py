@@ -43,9 +43,10 @@ def run_resolved(
       TrainingError: The run started and failed.
     """
     Mode(mode)
-    join_gang()
-    with failing_together(), working_copy(directory, "train" in mode, follow=mode == "continuous_eval") as local:
-        return _run(resolved, mode, Path(local), export, allow_change, checkpoint)
+    with failing_together():
+        join_gang()
+        with working_copy(directory, "train" in mode, follow=mode == "continuous_eval") as local:
+            return _run(resolved, mode, Path(local), export, allow_change, checkpoint)
 
 
 def _run(

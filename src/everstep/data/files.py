@@ -1,9 +1,19 @@
-"""Which files a configuration names: paths, globs, lists of those, and URLs of object stores."""
+"""Which files a configuration names: paths, globs, lists of those, URLs of object stores; compressed files unpacked."""
 
+import bz2
 import glob
+import gzip
+import lzma
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import filelock
+
+from everstep import storage
+from everstep.checkpoint.remote import cache
 from everstep.checkpoint.remote.files import is_known, local_files
 from everstep.checkpoint.remote.urls import checked, is_url
 from everstep.errors import Problem, UsageError
@@ -70,3 +80,43 @@ def _unusable(name: str, file: str, key: str, folders: bool) -> Problem | None:
             return None
     except OSError as error:
         return Problem(key, f"cannot be read: {error.strerror}", received=name)
+
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+COMPRESSIONS = tuple(_OPENERS)
+"""What the names of files end with that `unpacked` unpacks."""
+
+
+def unpacked(file: str, key: str = "input_path") -> str:
+    """Returns the path of a file without compression, which is made once, below `$EVERSTEP_CACHE_DIR`.
+
+    Args:
+      file: A file whose name ends with one of `COMPRESSIONS`.
+      key: The key of the configuration that names it, for errors.
+
+    Raises:
+      UsageError: The file is damaged, or there is no place for its content.
+    """
+    name, suffix = os.path.splitext(os.path.basename(file))
+    found = os.stat(file)
+    identity = cache.key(f"{os.path.abspath(file)} {found.st_size} {found.st_mtime_ns}")
+    target = cache.root() / "unpacked" / identity / name
+    if target.exists():
+        return str(target)
+    storage.prepare_directory(target.parent)
+    with filelock.FileLock(target.with_name(".lock")):
+        try:
+            if not target.exists():
+                with storage.atomic_path(target) as temporary:
+                    _unpack(_OPENERS[suffix.lower()], file, temporary)
+        except (EOFError, lzma.LZMAError, OSError) as error:  # gzip's and bz2's errors are an OSError
+            raise UsageError(f"cannot be unpacked: {error}", key=key, received=file) from None
+    return str(target)
+
+
+def _unpack(opener: Callable[..., Any], file: str, target: Path) -> None:
+    with opener(file, "rb") as source, open(target, "xb") as content:
+        shutil.copyfileobj(source, content, 1 << 20)
+        content.flush()
+        os.fsync(content.fileno())

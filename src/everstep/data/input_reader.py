@@ -7,6 +7,7 @@ Each epoch is one `tf.data` pipeline; resuming builds the same one and skips. Th
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from everstep.data import randomness, record_sources, tf_data
 from everstep.data.config import DataConfig
 from everstep.data.files import find_files
 from everstep.data.record_sources import FileSource, Interleave, Shard, Source, naming_damage, read_records
-from everstep.data.stream import Stream, skip
+from everstep.data.stream import OwnRows, Part, Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfds import TfdsSource
 from everstep.errors import UsageError, join
@@ -25,6 +26,7 @@ from everstep.types import Batch
 Function = Callable[..., Any]
 _ON_TENSORS = ("decode", "parse", "filter", "postprocess")
 _GIGABYTE = 2**30
+_PARALLEL = 8  # batches whose rows are parsed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,41 @@ class InputPipeline:
         skipped_samples = skipped * self._reading.batch_size if early else 0
         batches = self._mapped("postprocess", self._batched(self._samples(epoch, skipped_samples, shuffle)))
         return self._with_options(batches if early else batches.skip(skipped))
+
+    @property
+    def divides_records(self) -> bool:
+        """Whether the rows of a batch can be chosen before its records are decoded, without changing them.
+
+        Every record becomes one sample, no function needs whole batches or draws random numbers, and all samples have
+        one shape.
+        """
+        if not isinstance(self._sources, Source) or self._hooks.postprocess or self._reading.cache:
+            return False
+        specs = [self._read(0, 0, shuffle=False).element_spec, self.unshuffled.element_spec]
+        leaves = [self._tf.nest.flatten(spec) for spec in specs]
+        shapes = [*(leaf.shape for leaf in leaves[0]), *(leaf.shape[1:] for leaf in leaves[1])]
+        dense = all(isinstance(leaf, self._tf.TensorSpec) for leaf in (*leaves[0], *leaves[1]))
+        return dense and all(shape.is_fully_defined() for shape in shapes) and self._skips_samples()
+
+    def rows_of_batches(self, epoch: int, skipped: int, rows: OwnRows) -> Any:
+        """Returns the epoch's batches as a dataset of pairs: how many samples each has, and the rows that are needed.
+
+        The records of other rows are read, but not decoded and parsed.
+        """
+        tf, size = self._tf, self._reading.batch_size
+        bounds = tf.constant([(0, 0), *((rows(count).start, rows(count).stop) for count in range(1, size + 1))])
+
+        def own(batch: Any) -> Any:
+            count = tf.shape(tf.nest.flatten(batch)[0])[0]
+            part = tf.nest.map_structure(lambda leaf: leaf[bounds[count][0] : bounds[count][1]], batch)
+            samples = self._parsed(tf.data.Dataset.from_tensor_slices(part))
+            return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(count), samples.batch(size)))
+
+        records = self._read(epoch, skipped * size, shuffle=True)
+        batches = records.batch(size, drop_remainder=self._reading.drop_remainder)
+        # Each part is one element: they are computed in parallel, and come in their order.
+        parts = batches.interleave(own, cycle_length=_PARALLEL, num_parallel_calls=_PARALLEL, deterministic=True)
+        return self._with_options(parts)
 
     def _skips_samples(self) -> bool:
         """Whether records can be skipped before they are parsed, without changing the later batches."""
@@ -221,13 +258,31 @@ class InputStream(Stream):
         weaknesses = tf_data.weaknesses(self._tf, self._pipeline.unshuffled, passes=not self._epoch_never_ends)
         return "; ".join(weaknesses)
 
+    @functools.cached_property
+    def _divides_records(self) -> bool:
+        return self._pipeline.divides_records
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether only the rows that are needed are decoded and parsed; all records are read."""
+        return self._divides_records
+
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
         """Returns the epoch's batches from that batch on."""
+        return self._read_from(batch, lambda skipped: self._pipeline.batches(epoch, skipped))
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Returns these rows of the epoch's batches from that batch on."""
+        found = self._read_from(batch, lambda skipped: self._pipeline.rows_of_batches(epoch, skipped, rows))
+        return (Part(data, int(size)) for size, data in found)
+
+    def _read_from(self, batch: int, batches: Callable[[int], Any]) -> Iterator[Any]:
+        """Returns what the dataset yields from that batch on, which `batches` returns for a number of skipped ones."""
         # One batch less is skipped in the pipeline: reading it proves that the position exists.
         skipped = max(batch - 1, 0)
-        batches = self._pipeline.batches(epoch, skipped).prefetch(self._prefetch).as_numpy_iterator()
+        found = batches(skipped).prefetch(self._prefetch).as_numpy_iterator()
         readers = [pair for source in self._sources for pair in source.readers()]
-        named = naming_damage(self._tf, batches, readers, self._key)
+        named = naming_damage(self._tf, found, readers, self._key)
         skip(named, batch - skipped, batch)
         return named
 

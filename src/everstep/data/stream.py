@@ -163,7 +163,7 @@ class Stream(abc.ABC):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it has random access to samples: `open_rows` reads only the rows that are needed."""
+        """Whether `open_rows` spares the work for other rows: samples are read, or at least decoded, one by one."""
         return False
 
     def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:

@@ -7,11 +7,12 @@ the length of an epoch is known; a percentage always selects the same records.
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from everstep.data.record_sources import (
     naming_damage,
     read_records,
 )
+from everstep.data.stream import OwnRows, Part
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfrecord_files import BrokenFrame, Content, NoRecordFiles, Salvaged, content
 from everstep.errors import UsageError, nearest
@@ -37,6 +39,7 @@ from everstep.storage import is_temporary
 from everstep.types import Batch
 
 Function = Callable[..., Any]
+_Read = TypeVar("_Read")
 
 SPLITS = ("train", "valid")
 SHUFFLE_BUFFER = 2048
@@ -468,11 +471,19 @@ class RecordStream(InputStream):
         return self._pipeline.batches(epoch, 0).prefetch(self._prefetch)
 
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
-        """Yields the epoch's batches from that batch on; an error names the file and the record."""
+        """Returns the epoch's batches from that batch on; an error names the file and the record."""
+        return self._naming_records(functools.partial(super().open, epoch, batch))
+
+    def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
+        """Returns these rows of the epoch's batches from that batch on; an error names the file and the record."""
+        return self._naming_records(functools.partial(super().open_rows, epoch, batch, rows))
+
+    def _naming_records(self, opened: Callable[[], Iterator[_Read]]) -> Iterator[_Read]:
+        """Yields what is read."""
         errors = self._tf.errors
         with _naming_urls(self._names):
             try:
-                yield from super().open(epoch, batch)
+                yield from opened()
             except errors.FailedPreconditionError as error:
                 raise UsageError(
                     f"the record files have changed: they had {self._source.size} records when they were counted",

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from everstep.engine.hub import is_hub_task
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope, keras_masks, set_keras_masks
 
@@ -24,8 +25,9 @@ def rematerialize(model: keras.Model, wanted: str | Sequence[str] | None) -> lis
 
     Args:
       model: The model; its layers are changed.
-      wanted: `full` for every layer directly in the model, each as one unit. Or regular expressions for names of
-        layers at any depth; of a matching layer and those inside it, only the outer one counts. None or `none`: none.
+      wanted: `full` for every layer directly in the model, or in the backbone of a KerasHub model, each as one unit. Or
+        regular expressions for names of layers at any depth; of a matching layer and those inside it, only the outer
+        one counts. None or `none`: none.
 
     Returns:
       The names of the layers.
@@ -43,7 +45,9 @@ def rematerialize(model: keras.Model, wanted: str | Sequence[str] | None) -> lis
 
 
 def _all_layers(model: keras.Model) -> list[keras.Layer]:
-    found = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    backbone: Any = getattr(model, "backbone", None) if is_hub_task(model) else None  # as one unit it saves nothing
+    direct = [layer for one in model.layers for layer in ([one] if one is not backbone else one.layers)]
+    found = [layer for layer in dict.fromkeys(direct) if not isinstance(layer, keras.layers.InputLayer)]
     if not found:
         raise UsageError("the model has no layers", key=KEY, received="full")
     return found

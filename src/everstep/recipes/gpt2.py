@@ -1,18 +1,19 @@
-"""Language models of the shape of GPT-2, on generated tokens or a file of your own. Imports no Keras.
+"""Language models of the shape of GPT-2, on text, on generated tokens, or a file of tokens. Imports no Keras.
 
 everstep train text/gpt2_124m task.train_data.input_path=train.bin task.validation_data.input_path=val.bin
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from everstep.config import register_experiment, register_task
-from everstep.data.config import DataConfig
+from everstep.data.text.config import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
 from everstep.recipes.gpt2_config import GPT2ModelConfig
-from everstep.task.config import TaskConfig
+from everstep.task.config import GenerationConfig, TaskConfig
 from everstep.task.optim.config import OptimizationConfig
 
 
@@ -20,23 +21,27 @@ from everstep.task.optim.config import OptimizationConfig
 class GPT2Config(TaskConfig):
     """Predicts the next token.
 
-    `input_path` of a data section is a file of tokens: a `.npy` array of whole numbers, or a `.bin` file of uint16 as
-    nanoGPT's scripts write it. It is cut into sequences. Without a path, tokens are generated that follow a rule three
-    times out of four.
+    `input_path` of a data section names text files, see `TextDataConfig`, or one file of tokens: a `.npy` array of
+    whole numbers, or a `.bin` file of uint16 as nanoGPT's scripts write it, which is cut into sequences. Without a
+    path, tokens are generated that follow a rule three times out of four.
     """
 
     model: GPT2ModelConfig = dataclasses.field(default_factory=GPT2ModelConfig)
     """The model's shape."""
-    train_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=32, is_training=True)
+    train_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=32, is_training=True)
     )
     """Sequences to train on."""
-    validation_data: DataConfig = dataclasses.field(
-        default_factory=lambda: DataConfig(global_batch_size=32, is_training=False)
+    validation_data: TextDataConfig = dataclasses.field(
+        default_factory=lambda: TextDataConfig(global_batch_size=32, is_training=False)
     )
     """Sequences to evaluate on."""
     generated_sequences: int = 4096
     """How many sequences are generated to train on, where no file is given; an eighth of it to evaluate on."""
+    shipped_text: Literal["", "shakespeare"] = ""
+    """A text that comes with everstep, where no file is given: nine plays to train on, and one to evaluate on."""
+    generation: GenerationConfig = dataclasses.field(default_factory=GenerationConfig)
+    """How text is generated: at evaluations, and by `everstep generate`."""
     loss_chunk_tokens: int | None = None
     """Computes logits, loss and their gradients for so many tokens at a time, without storing logits in float32; None
     for Keras's loss. Smaller numbers need less memory; a number as large as a batch is fastest."""
@@ -50,8 +55,19 @@ class GPT2Config(TaskConfig):
         super().validate()
         counts = {name: getattr(self, name) for name in ("generated_sequences", "loss_chunk_tokens")}
         wrong = {name: count for name, count in counts.items() if count is not None and count < 1}
-        if wrong:
-            raise UsageError([Problem(name, "must be at least 1", received=count) for name, count in wrong.items()])
+        problems = [Problem(name, "must be at least 1", received=count) for name, count in wrong.items()]
+        problems += [problem for name in ("train_data", "validation_data") for problem in self._other_lengths(name)]
+        if problems:
+            raise UsageError(problems)
+
+    def _other_lengths(self, section: str) -> Iterator[Problem]:
+        """Yields what would make rows of another length than the model's context, which is fixed."""
+        data: TextDataConfig = getattr(self, section)
+        reason, keys = "the rows of this model have one length, {context}", {"context": "task.model.context"}
+        if data.buckets:
+            yield Problem(f"{section}.buckets", reason, received=data.buckets, mentions=keys)
+        if data.sequence_length not in (None, self.model.context):
+            yield Problem(f"{section}.sequence_length", reason, received=data.sequence_length, mentions=keys)
 
 
 @register_task(GPT2Config)
@@ -97,3 +113,20 @@ def gpt2_tiny() -> ExperimentConfig:
         task=GPT2Config(model=model, generated_sequences=2048),
         trainer=_trainer(steps=400, warmup=40, rate=6e-3, interval=200),
     )
+
+
+@register_experiment("text/gpt2_shakespeare")
+def gpt2_shakespeare() -> ExperimentConfig:
+    """The same model trained on the bytes of nine plays by Shakespeare, in two minutes on two cores."""
+
+    def data(batch_size: int, **options: Any) -> TextDataConfig:
+        return TextDataConfig(global_batch_size=batch_size, tokenizer="bytes", long_texts="split", **options)
+
+    task = GPT2Config(
+        model=GPT2ModelConfig(vocabulary=272, context=64, layers=4, heads=4, width=128),
+        train_data=data(32, is_training=True),
+        validation_data=data(128, is_training=False),
+        shipped_text="shakespeare",
+        generation=GenerationConfig(temperature=0.8, top_k=40, max_tokens=48),
+    )
+    return ExperimentConfig(task=task, trainer=_trainer(steps=500, warmup=50, rate=3e-3, interval=250))

@@ -8,8 +8,14 @@ The model is made of Keras layers only, so its `.keras` file loads wherever Kera
 - The last layer computes in the type of the others. A `ReversibleEmbedding` without `reverse_dtype` multiplies in
   float32.
 - Training computes no metric: an accuracy would read all logits again. The perplexity is e to the power of the loss.
+
+Where several documents share a row (`packing`), the same layers get a mask, and the position of each token in its
+document. The variables are those of the model without packing.
 """
 
+import functools
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +23,32 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from everstep.data.text import text_stream
+from everstep.data.text.stream import POSITIONS, SEGMENTS, TOKENS
+from everstep.data.text.tokenizers import Tokenizer, make_tokenizer
 from everstep.errors import UsageError
 from everstep.recipes.gpt2_config import GPT2ModelConfig
 from everstep.task.classification import LanguageModelTask
+from everstep.task.config import GenerationConfig
+from everstep.task.generation import continue_tokens, host_logits
 
 FOLLOWS_RULE = 0.75
 """The share of generated tokens that follow from the one before."""
 
+PACKED = (TOKENS, SEGMENTS, POSITIONS)
+"""What the model is given where several documents share a row."""
 
-def gpt2(config: GPT2ModelConfig) -> keras.Model:
-    """Returns a model from tokens (batch, context) to logits (batch, context, vocabulary)."""
-    tokens = keras.Input((config.context,), dtype="int32", name="tokens")
+
+def gpt2(config: GPT2ModelConfig, packed: bool = False) -> keras.Model:
+    """Returns a model from tokens (batch, context) to logits (batch, context, vocabulary).
+
+    Args:
+      config: The shape of the model.
+      packed: Whether several documents share a row: the model takes a dict of `token_ids`, `segment_ids` and
+        `positions`, each (batch, context), and a token sees only tokens of its own document.
+    """
+    inputs = {name: keras.Input((config.context,), dtype="int32", name=name) for name in PACKED} if packed else None
+    tokens = inputs[TOKENS] if inputs else keras.Input((config.context,), dtype="int32", name="tokens")
     embedding = layers.ReversibleEmbedding(
         config.vocabulary,
         config.width,
@@ -38,22 +59,36 @@ def gpt2(config: GPT2ModelConfig) -> keras.Model:
     positions = layers.Embedding(
         config.context, config.width, embeddings_initializer=_normal(), name="position_embedding"
     )
-    zeros = ops.max(ops.zeros_like(tokens), axis=0, keepdims=True)  # one row: it is broadcast to the others
-    x = embedding(tokens) + positions(zeros + ops.arange(config.context, dtype="int32"))
+    if inputs:
+        x, mask = embedding(tokens) + positions(inputs[POSITIONS]), _same_document(inputs[SEGMENTS])
+    else:
+        zeros = ops.max(ops.zeros_like(tokens), axis=0, keepdims=True)  # one row: it is broadcast to the others
+        x, mask = embedding(tokens) + positions(zeros + ops.arange(config.context, dtype="int32")), None
     for index in range(config.layers):
-        x = _block(config, f"block_{index}")(x)
+        block = _block(config, f"block_{index}", packed)
+        x = block(x) if mask is None else block([x, mask])
     logits = embedding(_normed(x, config, "final_norm"), reverse=True)
-    return keras.Model(tokens, logits, name="gpt2")
+    return keras.Model(inputs or tokens, logits, name="gpt2")
 
 
-def _block(config: GPT2ModelConfig, name: str) -> keras.Model:
+def _same_document(segments: Any) -> Any:
+    """Returns which tokens each token sees, (batch, 1, context, context): those of its document up to itself."""
+    length = segments.shape[1]
+    same = ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
+    places = ops.arange(length, dtype="int32")
+    earlier = ops.greater_equal(ops.expand_dims(places, 1), ops.expand_dims(places, 0))
+    return ops.expand_dims(ops.logical_and(same, earlier), 1)
+
+
+def _block(config: GPT2ModelConfig, name: str, masked: bool) -> keras.Model:
     """Returns one block as a model: attention and feed-forward, both added to their input."""
     x = inputs = _features(config.width, config)
-    x = x + _dropped(_attention(_normed(x, config, "attention_norm"), config), config)
+    mask = keras.Input((1, config.context, config.context), dtype="bool", name="mask") if masked else None
+    x = x + _dropped(_attention(_normed(x, config, "attention_norm"), config, mask), config)
     hidden = _dense(4 * config.width, config, "feed_forward")(_normed(x, config, "feed_forward_norm"))
     hidden = _gelu(4 * config.width, config)(hidden)
     x = x + _dropped(_dense(config.width, config, "feed_forward_output", residual=True)(hidden), config)
-    return keras.Model(inputs, x, name=name)
+    return keras.Model(inputs if mask is None else [inputs, mask], x, name=name)
 
 
 def _features(width: int, config: GPT2ModelConfig) -> Any:
@@ -61,15 +96,15 @@ def _features(width: int, config: GPT2ModelConfig) -> Any:
     return keras.Input((config.context, width), dtype=keras.config.dtype_policy().compute_dtype)
 
 
-def _attention(x: Any, config: GPT2ModelConfig) -> Any:
-    """Returns causal attention; each token sees itself and those before it."""
+def _attention(x: Any, config: GPT2ModelConfig, mask: Any = None) -> Any:
+    """Returns causal attention; each token sees itself and those before it, or those of the mask."""
     shape = (config.context, config.heads, config.width // config.heads)
     if config.fused_qkv:
         parts = ops.split(_dense(3 * config.width, config, "query_key_value")(x), 3, axis=-1)
     else:
         parts = [_dense(config.width, config, name)(x) for name in ("query", "key", "value")]
     query, key, value = (layers.Reshape(shape)(part) for part in parts)
-    mixed = ops.dot_product_attention(query, key, value, is_causal=True)
+    mixed = ops.dot_product_attention(query, key, value, mask=mask, is_causal=mask is None)
     joined = layers.Reshape((config.context, config.width))(mixed)
     return _dense(config.width, config, "attention_output", residual=True)(joined)
 
@@ -103,21 +138,85 @@ class GPT2Task(LanguageModelTask):
 
     def build_model(self) -> keras.Model:
         """Returns the model."""
-        return gpt2(self.task_config.model)
+        return gpt2(self.task_config.model, packed=self.packed)
 
     def build_metrics(self, training: bool = True) -> list[keras.Metric]:
         """Returns no metric for training, and the perplexity for evaluation."""
         return [] if training else super().build_metrics(training)[-1:]
 
+    @property
+    def packed(self) -> bool:
+        """Whether several documents may share a row."""
+        return bool(self.task_config.train_data.packing or self.task_config.validation_data.packing)
+
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
-        """Returns tokens and next tokens, (sequences, context) both."""
+        """Returns tokens and next tokens, (sequences, context) both; or the stream of text files."""
         config, shape = self.task_config, self.task_config.model
+        named = params.input_path or params.dataset
+        if not named and config.shipped_text:
+            params = params.replace(input_path=_shipped(config.shipped_text, bool(params.is_training)))
+        if params.dataset or (params.input_path and not _is_token_file(params.input_path)):
+            tokenizer = make_tokenizer(params.tokenizer)
+            inputs = PACKED if self.packed else TOKENS
+            return text_stream(params, tokenizer, context=shape.context, vocabulary=shape.vocabulary, inputs=inputs)
         if params.input_path:
             rows = read_tokens(params.input_path, shape.context)
         else:
             count = config.generated_sequences if params.is_training else max(1, config.generated_sequences // 8)
             rows = generate_tokens(count, shape.context, shape.vocabulary, seed=0 if params.is_training else 1)
-        return rows[:, :-1], rows[:, 1:]
+        return _as_packed(rows[:, :-1]) if self.packed else rows[:, :-1], rows[:, 1:]
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the training data; None if that consists of tokens."""
+        return make_tokenizer(name) if (name := self.task_config.train_data.tokenizer) else None
+
+    @property
+    def generates(self) -> bool:
+        """Whether the data is text, so that the model can continue texts."""
+        return bool(self.task_config.train_data.tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text."""
+        tokenizer = self._tokenizer
+        return super().encode(text) if tokenizer is None else tokenizer.encode([text])[0].tolist()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens."""
+        tokenizer = self._tokenizer
+        return super().decode(tokens) if tokenizer is None else tokenizer.decode(tokens)
+
+    @property
+    def stop_token(self) -> int | None:
+        """The token that ends a text."""
+        return None if self._tokenizer is None else self._tokenizer.end
+
+    def continue_prompts(
+        self, model: keras.Model, prompts: Sequence[Sequence[int]], config: GenerationConfig | None = None
+    ) -> list[list[int]]:
+        """Returns the tokens that the model writes after the tokens of each prompt."""
+
+        def logits_of(rows: np.ndarray) -> np.ndarray:
+            return host_logits(model, _as_packed(rows) if self.packed else rows)
+
+        context = self.task_config.model.context
+        return continue_tokens(logits_of, prompts, context, config or self.generation, self.stop_token)
+
+
+def _as_packed(tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns rows of one document each as a packed model takes them."""
+    positions = np.broadcast_to(np.arange(tokens.shape[1], dtype="int32"), tokens.shape)
+    return {TOKENS: tokens, SEGMENTS: np.ones_like(tokens), POSITIONS: np.ascontiguousarray(positions)}
+
+
+def _shipped(name: str, training: bool) -> str:
+    """Returns the file of a text that comes with everstep."""
+    part = "train" if training else "validation"
+    return str(resources.files("everstep.recipes").joinpath(f"data/{name}-{part}.jsonl.xz"))
+
+
+def _is_token_file(path: Any) -> bool:
+    return isinstance(path, str) and Path(path).suffix in (".npy", ".bin")
 
 
 def read_tokens(path: Any, context: int) -> np.ndarray:

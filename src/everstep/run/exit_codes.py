@@ -40,7 +40,8 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
         _print_interruption(error, name)
         return error.exit_code if isinstance(error, Interrupted) else 130
     if expected:
-        print(f"{name}error: {redaction.text(str(error))}", file=sys.stderr)
+        if not getattr(error, "announced", False):
+            print(f"{name}error: {redaction.text(str(error))}", file=sys.stderr, flush=True)
         return 1 if isinstance(error, TrainingError) else 2
     if not wants_traceback():
         for line in _unexpected(error, name):

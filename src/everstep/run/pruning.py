@@ -6,6 +6,7 @@ connection. Without this a fast trial would be some evaluations further by the t
 """
 
 import contextlib
+import logging
 import os
 import select
 import shutil
@@ -22,7 +23,9 @@ from everstep.run.signals import Interrupted
 VARIABLE = "EVERSTEP_TRIAL_SOCKET"
 """The environment variable with the socket's path."""
 
-_PATIENCE_SECONDS = 60.0  # a worker that answers later than this is stuck: the trial goes on
+_PATIENCE_SECONDS = 60.0  # a worker that answers later than this is stuck, or dead: the trial goes on
+
+logger = logging.getLogger(__name__)
 
 
 class PruningGate(Hook):
@@ -50,10 +53,14 @@ class PruningGate(Hook):
             return
         self._is_due = False
         self.controller.tracker.flush()
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:  # its worker may be dead
-            connection.settimeout(_PATIENCE_SECONDS)
-            connection.connect(self._path)
-            connection.recv(1)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_PATIENCE_SECONDS)
+                connection.connect(self._path)
+                connection.recv(1)
+        except OSError as error:
+            after = f" within {_PATIENCE_SECONDS:g} s" if isinstance(error, TimeoutError) else f" ({error.strerror})"
+            logger.warning("step %d: the sweep's worker did not answer%s; the trial goes on, not pruned", step, after)
         if (stop := self._stop_requested()) is not None:
             raise stop
 

@@ -270,7 +270,7 @@ class LanguageModelTask(TokenClassificationTask):
 
     def check_batch(self, inputs: Batch) -> None:
         """Refuses tokens, and labels, that are not in the model's vocabulary."""
-        tokens = unpack(inputs)[0]
+        tokens = tokens_of(unpack(inputs)[0])
         if self._classes is not None and isinstance(tokens, np.ndarray):
             check_labels(tokens, self._classes, "the tokens")
         super().check_batch(inputs)

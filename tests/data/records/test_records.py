@@ -1,7 +1,10 @@
 """Rows by number, of every kind of file; what is wrong names the file and the row."""
 
+import bz2
 import csv
+import gzip
 import json
+import lzma
 import pickle
 
 import pyarrow as pa
@@ -197,8 +200,29 @@ def test_not_what_the_name_says(tmp_path):
     assert "Parquet" in refused(tmp_path / "a.parquet").reason
     (tmp_path / "a.docx").write_text("text")
     assert ".jsonl" in refused(tmp_path / "a.docx").reason
-    (tmp_path / "a.jsonl.gz").write_text("text")
-    assert "compressed" in refused(tmp_path / "a.jsonl.gz").reason
+    (tmp_path / "a.parquet.gz").write_text("text")
+    assert ".jsonl" in refused(tmp_path / "a.parquet.gz").reason
+
+
+@pytest.mark.parametrize(("suffix", "opener"), [(".gz", gzip.open), (".xz", lzma.open), (".bz2", bz2.open)])
+def test_compressed_text_is_unpacked_once(tmp_path, monkeypatch, suffix, opener):
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
+    write_jsonl(tmp_path)
+    path = tmp_path / f"a.jsonl{suffix}"
+    with opener(path, "wb") as file:
+        file.write((tmp_path / "a.jsonl").read_bytes())
+    rows = open_records(str(path))
+    assert rows.read(range(3)) == ROWS[:3]
+    assert (rows.where(1), list(rows.files)) == (f"{path}, line 3", [str(path)])
+    (copy,) = (tmp_path / "cache").rglob("a.jsonl")
+    before = copy.stat()
+    assert len(open_records(str(path))) == 3
+    assert copy.stat() == before
+
+    path.write_bytes(path.read_bytes()[:-9])
+    error = refused(path)
+    assert error.received == str(path)
+    assert "cannot be unpacked" in error.reason
 
 
 def test_array_record_that_is_damaged(tmp_path):

@@ -136,8 +136,8 @@ def test_presets_of_another_kind_are_refused(tiny_preset, texts):
     error = refused(tiny_preset("text_classifier", "bert"), texts)
     assert error.key == "task.preset"
     assert "BertBackbone" in error.reason
-    error = refused("bert_base_en", texts)  # by name: nothing is downloaded
-    assert error.reason == "is not a causal language model"
+    for name in ("bert_base_en", "bart_base_en"):  # by name: nothing is downloaded
+        assert refused(name, texts).reason == "is not a causal language model"
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(texts, tmp_path):
@@ -168,3 +168,47 @@ def test_frozen_variables(gpt2, texts):
     error = refused(gpt2, texts, freeze=["emedding"])
     assert (error.key, error.received) == ("task.freeze", "emedding")
     assert refused(gpt2, texts, freeze=["."]).reason == "leaves nothing to train"
+
+
+@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.full)])
+def test_adapters_beside_a_quantized_backbone_have_the_gradients_of_the_exact_one(gpt2, texts, mode):
+    found = []
+    for quantized in (None, mode):
+        task = es.get_task(experiment(gpt2, texts, quantize=quantized, lora={"rank": 4}).task)
+        model = task.build_model()
+        kinds = {str(variable.dtype) for variable in model.variables if "kernel" in variable.name}
+        assert ("int8" in kinds) == (quantized is not None)  # two of int4 share a byte
+        random = np.random.default_rng(0)
+        for variable in model.trainable_variables:
+            variable.assign(random.normal(scale=0.3, size=variable.shape).astype("float32"))
+        batch = next(iter(task.build_inputs(task.task_config.validation_data).open(0, 0)))
+
+        def loss_fn(task=task, model=model, batch=batch):
+            features, labels, _ = task.unpack(batch)
+            return task.build_losses(labels, model(features, training=True)), None
+
+        _, gradients = es.value_and_grad(loss_fn, model.trainable_variables)
+        found.append(np.concatenate([keras.ops.convert_to_numpy(one).ravel() for one in gradients]))
+    exact, other = found
+    likeness = exact @ other / np.linalg.norm(exact) / np.linalg.norm(other)
+    assert likeness > (0.98 if mode == "int8" else 0.7)
+
+
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama3", marks=pytest.mark.full)])
+def test_the_loss_in_chunks_is_the_loss(family, tiny_preset, texts):
+    """Of packed rows; heads are tied embeddings in GPT-2, and weights of their own in Llama 3."""
+    preset, found = tiny_preset("causal_lm", family), []
+    for chunk in (None, 20):
+        data = {"packing": True, "sequence_length": 48}
+        task = es.get_task(experiment(preset, texts, loss_chunk_tokens=chunk, train_data=data).task)
+        model = task.build_model()
+        batch = next(iter(task.build_inputs(task.task_config.train_data).open(0, 0)))
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build(model.trainable_variables)
+        logs = task.train_step(batch, model, optimizer, task.build_metrics())
+        weights = [keras.ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+        found.append((float(logs["loss"]), weights))
+    (loss, weights), (chunked, others) = found
+    assert loss == pytest.approx(chunked, rel=1e-5)
+    for one, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5)

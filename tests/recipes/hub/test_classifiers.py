@@ -2,8 +2,10 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import everstep as es
 from everstep.errors import UsageError
@@ -71,3 +73,36 @@ def test_texts_and_classes_that_do_not_fit_are_refused(bert, texts, tmp_path):
     features, labels = task.build_inputs(task.task_config.train_data)
     assert features["token_ids"].shape == (len(TEXT), 8)
     assert labels.tolist() == [int("dog" not in text) for text in TEXT]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir()
+        for index in range(4):
+            pixels = random.integers(128 * number, 128 * number + 128, (16, 16, 3)).astype("uint8")
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+    return str(folder)
+
+
+@pytest.mark.parametrize("family", ["vit", pytest.param("resnet", marks=pytest.mark.full)])
+def test_an_image_classifier_trains(family, tiny_preset, images, tmp_path):
+    data = {"input_path": images, "size": 16, "global_batch_size": 4, "workers": 0}
+    params = experiment("hub/image_classifier", tiny_preset("image_classifier", family), data)
+    task = es.get_task(params.task)
+    _, logs = es.run_experiment(task, params, tmp_path / "run", export=False, verbose=False)
+    assert np.isfinite(logs["validation_loss"])
+    scaled, _, _ = task.unpack((np.full((1, 2, 2, 3), 255, "uint8"), None))
+    assert float(keras.ops.max(scaled)) == pytest.approx(1.0)  # as the preset says
+
+
+def test_images_of_another_size_are_refused(tiny_preset, images):
+    data = {"input_path": images, "size": 24}
+    params = experiment("hub/image_classifier", tiny_preset("image_classifier", "vit"), data)
+    task = es.get_task(params.task)
+    with pytest.raises(UsageError) as error:
+        task.build_model()
+    assert error.value.key == "task.train_data.size"
+    assert "[16, 16]" in error.value.remedy

@@ -1,38 +1,26 @@
 """Opens the files that a configuration names, each by what its name ends with."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from everstep.data.files import Patterns, find_files
+from everstep.data.files import COMPRESSIONS, Patterns, find_files, unpacked
 from everstep.data.records.datasets import ArrayRecord, HuggingFace, is_saved_dataset, open_saved_dataset
 from everstep.data.records.examples import TfExamples
 from everstep.data.records.parquet import Parquet
 from everstep.data.records.records import JoinedRecords, Records
-from everstep.data.records.text_files import Csv, JsonLines, Paragraphs, TextLines, WholeFile
+from everstep.data.records.text_files import Csv, JsonLines, Paragraphs, SpansOfFile, TextLines, WholeFile
 from everstep.errors import Problem, UsageError
 
-KINDS = (
-    ".jsonl",
-    ".ndjson",
-    ".json",
-    ".parquet",
-    ".pq",
-    ".csv",
-    ".tsv",
-    ".txt",
-    ".md",
-    ".array_record",
-    ".arrayrecord",
-    ".tfrecord",
-    ".tfrecords",
-    ".tfrec",
-)
-"""What the names of files end with that can be opened."""
+_TEXT_KINDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md")
+
+KINDS = (*_TEXT_KINDS, ".parquet", ".pq", ".array_record", ".arrayrecord", ".tfrecord", ".tfrecords", ".tfrec")
+"""What the names of files end with that can be opened; those that are text may be compressed, such as `.jsonl.gz`."""
 
 Documents = Literal["file", "paragraph", "line"]
 """What is one row of a plain text file."""
 
-_TEXTS: dict[str, Callable[[str, str], Records]] = {"file": WholeFile, "paragraph": Paragraphs, "line": TextLines}
+_TEXTS: dict[str, Callable[[str, str], SpansOfFile]] = {"file": WholeFile, "paragraph": Paragraphs, "line": TextLines}
 
 
 def open_records(
@@ -71,8 +59,9 @@ def _unknown(file: str, key: str) -> Problem | None:
     """Returns why a file is of no known kind; None if it is."""
     if is_saved_dataset(file) or file.lower().endswith(KINDS):
         return None
-    if file.lower().endswith((".gz", ".zst", ".bz2", ".xz")):
-        return Problem(key, "is compressed: its rows cannot be found by number", received=file, remedy="unpack it")
+    name, suffix = os.path.splitext(file.lower())
+    if suffix in COMPRESSIONS and name.endswith(_TEXT_KINDS):
+        return None
     return Problem(key, f"expected a file that ends with {', '.join(KINDS)}", received=file)
 
 
@@ -82,12 +71,19 @@ def _open(file: str, key: str, columns: Sequence[str] | None, documents: Documen
         return open_saved_dataset(file, key, columns)
     if name.endswith((".parquet", ".pq")):
         return Parquet(file, key, columns)
-    if name.endswith((".csv", ".tsv")):
-        return Csv(file, key, "\t" if name.endswith(".tsv") else ",", columns)
     if name.endswith((".array_record", ".arrayrecord")):
         return ArrayRecord(file, key, array_record)
     if name.endswith((".tfrecord", ".tfrecords", ".tfrec")):
         return TfExamples(file, key)
-    if name.endswith((".txt", ".md")):
-        return _TEXTS[documents](file, key)
-    return JsonLines(file, key)
+    if not name.endswith(COMPRESSIONS):
+        return _open_text(file, key, columns, documents)
+    rows = _open_text(unpacked(file, key), key, columns, documents)
+    rows.name = file
+    return rows
+
+
+def _open_text(file: str, key: str, columns: Sequence[str] | None, documents: Documents) -> SpansOfFile:
+    name = file.lower()
+    if name.endswith((".csv", ".tsv")):
+        return Csv(file, key, "\t" if name.endswith(".tsv") else ",", columns)
+    return _TEXTS[documents](file, key) if name.endswith((".txt", ".md")) else JsonLines(file, key)

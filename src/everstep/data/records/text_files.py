@@ -26,6 +26,9 @@ TEXT = "text"
 class SpansOfFile(Records):
     """Rows that are spans of bytes of one file.
 
+    Attributes:
+      name: The file as errors name it: where an unpacked copy is read, the compressed file.
+
     Args:
       path: The file.
       key: The configuration key that names it, for errors.
@@ -35,6 +38,7 @@ class SpansOfFile(Records):
     def __init__(self, path: str, key: str, spans: np.ndarray) -> None:
         super().__init__(key)
         self._path, self._spans = path, spans
+        self.name = path
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -42,11 +46,11 @@ class SpansOfFile(Records):
     @property
     def files(self) -> Sequence[str]:
         """The file."""
-        return [self._path]
+        return [self.name]
 
     def where(self, number: int) -> str:
         """Returns the file, and the line in which a row begins."""
-        return f"{self._path}, line {self._line(int(self._spans[number][0]))}"
+        return f"{self.name}, line {self._line(int(self._spans[number][0]))}"
 
     def read(self, numbers: Sequence[int]) -> list[Row]:
         """Returns the rows of these numbers."""
@@ -109,7 +113,7 @@ class WholeFile(SpansOfFile):
 
     def where(self, number: int) -> str:
         """Returns the file."""
-        return self._path
+        return self.name
 
 
 class JsonLines(SpansOfFile):

@@ -1,4 +1,4 @@
-"""Batches of tokens: `text_stream` reads the files of a configuration, tokenizes them once, and packs or pads them."""
+"""Batches of tokens, gathered from tokenized documents: packed, or padded to one of a few lengths."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from everstep.data.labels import IGNORED
-from everstep.data.records import Records, open_records
+from everstep.data.records import Records
 from everstep.data.stream import OwnRows, Part, Stream
 from everstep.data.text.config import TextDataConfig
-from everstep.data.text.documents import DocumentReader
-from everstep.data.text.plans import BatchPlan, BucketPlan, PackedPlan, Plan
-from everstep.data.text.token_store import TokenStore, tokenized
-from everstep.data.text.tokenizers import Tokenizer
+from everstep.data.text.plans import BatchPlan, Plan
+from everstep.data.text.token_store import TokenStore
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -107,123 +105,53 @@ class TextStream(Stream):
             yield Part(self._gather(whole.rows(rows(len(whole.sizes)))), len(whole.sizes))
 
     def _gather(self, plan: BatchPlan) -> Batch:
-        """Returns the arrays of a batch."""
-        lengths, starts = self._pieces.lengths[plan.pieces], self._pieces.starts[plan.pieces]
-        rows = np.repeat(np.arange(len(plan.sizes)), plan.sizes)
-        ends = np.cumsum(lengths)
-        before = ends - lengths  # positions of the pieces before, over all rows
-        first = np.concatenate([[0], np.cumsum(plan.sizes)])[:-1]  # the first piece of each row
-        offsets = rows * plan.length + before - before[first][rows]
-        positions = np.arange(ends[-1]) - np.repeat(before, lengths)
-        source = np.repeat(starts, lengths) + positions
-        target = np.repeat(offsets, lengths) + positions
-
-        def placed(values: Any, otherwise: Any, dtype: Any = np.int32) -> np.ndarray:
-            array = np.full((len(plan.sizes), plan.length), otherwise, dtype)
-            array.reshape(-1)[target] = values
-            return array
-
-        following = self._store.tokens[source + 1].astype(np.int32)
-        if self._store.counts is not None:
-            following = np.where(self._store.counts[source + 1], following, np.int32(IGNORED))
-        numbers = np.arange(len(plan.pieces)) - first[rows] + 1  # of the pieces in their rows
-        arrays: dict[str, Callable[[], np.ndarray]] = {
-            TOKENS: lambda: placed(self._store.tokens[source], self._padding),
-            MASK: lambda: placed(True, False, bool),
-            SEGMENTS: lambda: placed(np.repeat(numbers, lengths), 0),
-            POSITIONS: lambda: placed(positions, 0),
-        }
-        labels = placed(following, IGNORED)
-        if isinstance(self._inputs, str):
-            return arrays[self._inputs](), labels
-        return {name: arrays[name]() for name in self._inputs}, labels
+        return gather(self._store, self._pieces, plan, self._inputs, self._padding)
 
 
-def text_stream(
-    config: TextDataConfig,
-    tokenizer: Tokenizer,
-    *,
-    context: int,
-    inputs: str | Sequence[str] | None = None,
-    vocabulary: int | None = None,
-    records: Records | None = None,
-    identity: str = "",
-) -> TextStream:
-    """Returns the stream over the documents that a configuration names.
+def gather(store: TokenStore, pieces: Pieces, plan: BatchPlan, inputs: str | Sequence[str], padding: int) -> Batch:
+    """Returns the arrays of a batch; the arguments are those of `TextStream`."""
+    lengths, starts = pieces.lengths[plan.pieces], pieces.starts[plan.pieces]
+    rows = np.repeat(np.arange(len(plan.sizes)), plan.sizes)
+    ends = np.cumsum(lengths)
+    before = ends - lengths  # positions of the pieces before, over all rows
+    first = np.concatenate([[0], np.cumsum(plan.sizes)])[:-1]  # the first piece of each row
+    offsets = rows * plan.length + before - before[first][rows]
+    positions = np.arange(ends[-1]) - np.repeat(before, lengths)
+    source = np.repeat(starts, lengths) + positions
+    target = np.repeat(offsets, lengths) + positions
+
+    def placed(values: Any, otherwise: Any, dtype: Any = np.int32) -> np.ndarray:
+        array = np.full((len(plan.sizes), plan.length), otherwise, dtype)
+        array.reshape(-1)[target] = values
+        return array
+
+    following = store.tokens[source + 1].astype(np.int32)
+    if store.counts is not None:
+        following = np.where(store.counts[source + 1], following, np.int32(IGNORED))
+    numbers = np.arange(len(plan.pieces)) - first[rows] + 1  # of the pieces in their rows
+    arrays: dict[str, Callable[[], np.ndarray]] = {
+        TOKENS: lambda: placed(store.tokens[source], padding),
+        MASK: lambda: placed(True, False, bool),
+        SEGMENTS: lambda: placed(np.repeat(numbers, lengths), 0),
+        POSITIONS: lambda: placed(positions, 0),
+    }
+    labels = placed(following, IGNORED)
+    if isinstance(inputs, str):
+        return arrays[inputs](), labels
+    return {name: arrays[name]() for name in inputs}, labels
+
+
+def cut(
+    store: TokenStore, records: Records, length: int, config: TextDataConfig, *, may_be_none: bool = False
+) -> tuple[Pieces, list[str]]:
+    """Returns the pieces of all documents, none longer than a row, and what the log tells about them.
 
     Args:
-      config: Files, columns, lengths; `is_training` and `seed` are set, as a task's `build_inputs` gets them.
-      tokenizer: The tokenizer.
-      context: The most tokens that the model takes; the length of rows where the configuration has none.
-      inputs: What the model is given, see `TextStream`; None for what the packing needs.
-      vocabulary: How many tokens the model knows; None if it is not known.
-      records: The rows to read instead of the configuration's files.
-      identity: What these rows are, for the cache of tokens.
-
-    Raises:
-      UsageError: The configuration, a file or a row cannot be used; names the key, the file and the row.
-    """
-    length = _length(config, context)
-    if vocabulary is not None and tokenizer.vocabulary > vocabulary:
-        raise UsageError(
-            f"has {tokenizer.vocabulary:,} tokens, but the vocabulary of the model has {vocabulary:,}",
-            key="tokenizer",
-            received=config.tokenizer or type(tokenizer).__name__,
-            remedy="use the model's own tokenizer, or give the model a larger vocabulary",
-        )
-    reader = DocumentReader(config, tokenizer)
-    if records is None:
-        records = open_text(config, reader.columns)
-    store = tokenized(records, reader, tokenizer.vocabulary, config.token_cache, identity=identity)
-    pieces, notes = cut(store, records, length, config)
-    training = bool(config.is_training)
-    seed = (config.seed or 0) if training else None
-    drop_remainder = training if config.drop_remainder is None else config.drop_remainder
-    plan: Plan
-    if config.packing:
-        plan = PackedPlan(pieces.lengths, length, config.global_batch_size, seed, drop_remainder)
-        full = pieces.lengths.sum() / (len(plan.packing) * length)
-        notes.append(f"packed into {len(plan.packing):,} rows of {length:,} tokens, {full:.1%} full")
-    else:
-        buckets = [bucket for bucket in sorted(set(config.buckets)) if bucket < length] + [length]
-        plan = BucketPlan(pieces.lengths, buckets, config.global_batch_size, seed, drop_remainder)
-    if not len(plan):
-        rows = len(plan.packing) if isinstance(plan, PackedPlan) else len(pieces.lengths)
-        raise UsageError(
-            f"the texts fill only {rows:,} rows, and drop_remainder drops the incomplete batch",
-            key="global_batch_size",
-            received=config.global_batch_size,
-            remedy="lower global_batch_size or set drop_remainder=false",
-        )
-    return TextStream(
-        store,
-        pieces,
-        plan,
-        inputs=inputs or (PACKED if config.packing else PADDED),
-        padding=tokenizer.padding,
-        repeat=training if config.repeat is None else config.repeat,
-        files=records.files,
-        notes=notes,
-    )
-
-
-def open_text(config: TextDataConfig, columns: Sequence[str]) -> Records:
-    """Returns the rows that a configuration names.
-
-    Raises:
-      UsageError: It names none, or they cannot be read.
-    """
-    if not config.input_path:
-        raise UsageError("is empty", key="input_path", remedy="name files such as 'data/*.jsonl'")
-    if isinstance(config.input_path, dict):
-        raise UsageError("expected a path or a list of paths", key="input_path", received=config.input_path)
-    return open_records(
-        config.input_path, columns=columns, documents=config.documents, array_record=config.array_record
-    )
-
-
-def cut(store: TokenStore, records: Records, length: int, config: TextDataConfig) -> tuple[Pieces, list[str]]:
-    """Returns the pieces of all documents, none longer than a row, and what the log tells about them.
+      store: The tokens of the documents.
+      records: Their rows, for errors.
+      length: The length of a row.
+      config: What happens to long and empty documents.
+      may_be_none: Whether all documents may be empty.
 
     Raises:
       UsageError: A document is too long, or empty, and the configuration refuses those; or all are empty.
@@ -257,14 +185,14 @@ def cut(store: TokenStore, records: Records, length: int, config: TextDataConfig
     empty = np.setdiff1d(np.arange(len(positions)), pieces.documents)
     if len(empty):
         why = "has nothing to predict: it is empty, or no token of it counts in the loss"
-        if config.empty_texts == "refuse" or not len(pieces.lengths):
+        if config.empty_texts == "refuse" or not (len(pieces.lengths) or may_be_none):
             count = f"; {len(empty):,} of {len(positions):,} documents are like this"
             remedy = "set empty_texts=skip, or remove them" if len(pieces.lengths) else "name files with texts"
             raise records.error(int(empty[0]), why + count, remedy=remedy)
         notes.append(
             f"{len(empty):,} documents with nothing to predict are skipped; the first is {records.where(int(empty[0]))}"
         )
-    if not len(pieces.lengths):
+    if not len(pieces.lengths) and not may_be_none:
         raise UsageError("the files have no documents", key=records.key, received=config.input_path)
     return pieces, notes
 
@@ -277,14 +205,3 @@ def _predicting(store: TokenStore, pieces: Pieces) -> np.ndarray:
         starts, lengths = pieces.starts[some], pieces.lengths[some]
         some[some] = running[starts + lengths + 1] > running[starts + 1]
     return some
-
-
-def _length(config: TextDataConfig, context: int) -> int:
-    """Returns the length of a row."""
-    if config.sequence_length is not None and config.sequence_length > context:
-        raise UsageError(
-            f"is more than the model's context, {context:,} tokens",
-            key="sequence_length",
-            received=config.sequence_length,
-        )
-    return context if config.sequence_length is None else config.sequence_length

@@ -8,7 +8,7 @@ from typing import Any
 from everstep.config import register_experiment, register_task
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop.config import TrainerConfig
-from everstep.recipes.hub.config import CausalLMConfig, TextClassifierConfig
+from everstep.recipes.hub.config import CausalLMConfig, ImageClassifierConfig, TextClassifierConfig
 from everstep.task.optim.config import OptimizationConfig
 
 
@@ -38,6 +38,20 @@ def text_classifier_task(config: TextClassifierConfig, **kwargs: Any) -> Any:
 def text_classifier() -> ExperimentConfig:
     """A KerasHub classifier of texts: set task.preset, task.classes and task.train_data.input_path."""
     return ExperimentConfig(task=TextClassifierConfig(), trainer=_trainer(rate=5e-5))
+
+
+@register_task(ImageClassifierConfig)
+def image_classifier_task(config: ImageClassifierConfig, **kwargs: Any) -> Any:
+    """Returns the task; only now is Keras needed."""
+    from everstep.recipes.hub.image_classifier import ImageClassifierTask
+
+    return ImageClassifierTask(config, **kwargs)
+
+
+@register_experiment("hub/image_classifier")
+def image_classifier() -> ExperimentConfig:
+    """A KerasHub classifier of images: set task.preset, task.classes, task.train_data.input_path and its size."""
+    return ExperimentConfig(task=ImageClassifierConfig(), trainer=_trainer(rate=5e-5))
 
 
 def _trainer(rate: float) -> TrainerConfig:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from everstep.config import Config
 from everstep.data.config import DataConfig
+from everstep.data.images.config import ImageDataConfig
 from everstep.data.text.config import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.task.config import GenerationConfig, TaskConfig
@@ -162,3 +163,17 @@ class TextClassifierConfig(ClassifierConfig):
         default_factory=lambda: LabelledTextConfig(global_batch_size=16, is_training=False)
     )
     """Texts to evaluate on."""
+
+
+@dataclasses.dataclass
+class ImageClassifierConfig(ClassifierConfig):
+    """Classifies images in files."""
+
+    train_data: ImageDataConfig = dataclasses.field(
+        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=True)
+    )
+    """Images to train on."""
+    validation_data: ImageDataConfig = dataclasses.field(
+        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=False)
+    )
+    """Images to evaluate on."""

@@ -77,7 +77,10 @@ def check_preset(kind: str, preset: str) -> str:
 
 
 def _of_kind(kind: str) -> list[str]:
-    return sorted(getattr(keras_hub().models, kind).presets)
+    """Returns the names of KerasHub's presets of a kind."""
+    models = keras_hub().models
+    others = models.Seq2SeqLM.presets if kind == "CausalLM" else {}  # a subclass, with an encoder
+    return sorted(set(getattr(models, kind).presets) - set(others))
 
 
 def _backbone_in(directory: Path) -> type | None:
@@ -96,9 +99,9 @@ def _backbone_in(directory: Path) -> type | None:
 
 
 def _check_kind(kind: str, preset: str, backbone: type | None) -> None:
-    base = getattr(keras_hub().models, kind)
-    named = vars(keras_hub().models).values()
-    fitting = [getattr(one, "backbone_cls", None) for one in named if isinstance(one, type) and issubclass(one, base)]
+    models = keras_hub().models
+    classes = [one for one in vars(models).values() if isinstance(one, type) and issubclass(one, getattr(models, kind))]
+    fitting = [getattr(one, "backbone_cls", None) for one in classes if not issubclass(one, models.Seq2SeqLM)]
     if backbone is not None and backbone not in fitting:
         raise UsageError(
             f"is a preset of {backbone.__name__}, of which KerasHub has no {kind}",

@@ -42,16 +42,20 @@ def record(directory):
     return json.loads((directory / "run.json").read_text("utf-8"))
 
 
+def newest(directory):
+    """Returns the step of the newest checkpoint; 0 if there is none."""
+    return max((int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdigit()), default=0)
+
+
 def test_a_killed_lora_run_ends_with_the_same_bits(tiny_preset, texts, tmp_path):
     preset = tiny_preset("causal_lm", "gpt2")
     finish(start([str(PROGRAM)], preset, texts, tmp_path / "whole"))
     kills, draw = 0, random.Random(0)
     while kills < 3:
         process = start([str(PROGRAM)], preset, texts, tmp_path / "killed")
-        steps = tmp_path / "killed" / "checkpoints"
-        known = len(list(steps.iterdir())) if steps.is_dir() else 0
-        while process.poll() is None and (len(list(steps.iterdir())) if steps.is_dir() else 0) <= known:
-            time.sleep(0.01)  # until it has started to write another checkpoint
+        known = newest(tmp_path / "killed")
+        while process.poll() is None and newest(tmp_path / "killed") <= known:
+            time.sleep(0.01)  # until it has written another checkpoint
         time.sleep(draw.random() * 0.3)
         if process.poll() is not None:
             break

@@ -134,13 +134,14 @@ def test_documents_have_the_losses_that_they_have_alone(family):
 
 
 @pytest.mark.parametrize("family", ["GPT2", pytest.param("Llama", marks=pytest.mark.full)])
-@pytest.mark.parametrize("remat", [None, ["transformer_layer"]])
+@pytest.mark.parametrize("remat", [None, ["transformer_layer"], "full"])
 def test_training_has_the_gradients_of_documents_alone(family, remat):
     model = model_of(family)
     keep_apart(model)
     packed, alone = batches()
     wanted = gradients(model, *alone)
-    rematerialize(model, remat)
+    layers = rematerialize(model, remat)
+    assert bool(remat) == ("transformer_layer_1" in layers)
     for found, expected in zip(gradients(model, *packed), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

@@ -1,0 +1,58 @@
+"""The task of `hub/image_classifier`: a KerasHub classifier of images, trained whole or by adapters."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from everstep.data.images import ImageDataConfig, ImageSource
+from everstep.errors import UsageError
+from everstep.recipes.hub.text_classifier import load_classifier
+from everstep.task.classification import ClassificationTask
+from everstep.types import Batch
+
+KIND = "ImageClassifier"
+
+
+class ImageClassifierTask(ClassificationTask):
+    """Classifies images with the model of a preset.
+
+    Batches have images as bytes. They are scaled as the preset says, on the device; the model itself takes scaled ones.
+    """
+
+    _scale: Any = 1.0
+    _offset: Any = 0.0
+
+    def build_model(self) -> keras.Model:
+        """Returns the model of the preset with a logit per class."""
+        model = load_classifier(KIND, self.task_config)
+        converter = getattr(model.preprocessor, "image_converter", None)
+        self._scale = 1.0 if converter is None or converter.scale is None else converter.scale
+        self._offset = 0.0 if converter is None or converter.offset is None else converter.offset
+        height, width = self.task_config.train_data.height_and_width
+        wanted = tuple(model.input_shape[1:3])
+        if any(one not in (None, size) for one, size in zip(wanted, (height, width), strict=True)):
+            raise UsageError(
+                f"the model of the preset takes images of {wanted[0]} × {wanted[1]}",
+                key="task.train_data.size",
+                received=self.task_config.train_data.size,
+                remedy=f"set it to {list(wanted)}",
+            )
+        return model
+
+    def base_weights(self) -> str:
+        """Returns the preset, which provides the weights that are not trained."""
+        return self.task_config.preset if self.task_config.load_weights else ""
+
+    def unpack(self, inputs: Batch) -> tuple[Any, Any, Any]:
+        """Returns scaled images, labels and sample weights of a batch."""
+        images, labels, weight = super().unpack(inputs)
+        return self._scaled(images), labels, weight
+
+    def _scaled(self, images: Any) -> Any:
+        floats = ops.cast(images, "float32")
+        return floats * ops.cast(self._scale, "float32") + ops.cast(self._offset, "float32")
+
+    def build_inputs(self, params: ImageDataConfig, input_context: Any = None) -> ImageSource:
+        """Returns the images that `params` name, with the number of the class of each."""
+        return ImageSource(params, self.task_config.classes)
