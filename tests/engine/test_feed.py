@@ -68,6 +68,46 @@ def test_position_is_that_of_the_last_piece_taken(opened):
     assert feed.state() == {"epoch": 0, "batch": 3}
 
 
+def test_a_short_training_on_arrays_is_read_by_the_caller(opened):
+    feed = opened(numbers(repeat=True), lambda window, left: min(left, 4))
+    before = threading.active_count()
+    for _ in range(2):
+        feed.expect(10, steps_left=20)
+        assert [len(piece) for piece in taken(feed, 4, 4, 2)] == [4, 4, 2]
+    assert feed.state() == {"epoch": 0, "batch": 20}
+    assert threading.active_count() == before
+    assert feed.waited > 0
+    feed.restore({"epoch": 0, "batch": 3})
+    feed.expect(5, is_last=True)
+    assert taken(feed, 4, 1) == [[3, 4, 5, 6], [7]]
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("window", "steps_left"), [(10, None), (10, 10**9), (10, 5)], ids=["unknown", "many", "fewer"])
+def test_a_thread_reads_if_more_may_follow(opened, window, steps_left):
+    feed = opened(numbers(repeat=True))
+    feed.expect(window, steps_left)
+    assert taken(feed, 3) == [[0, 1, 2]]
+    assert feed._thread is not None
+
+
+def test_an_error_of_a_read_by_the_caller_can_be_retried(opened):
+    wrong = [True]
+
+    def check(data):
+        if wrong[0]:
+            raise ValueError("bad batch")
+
+    feed = opened(numbers(), check=check)
+    feed.expect(4, steps_left=4)
+    with pytest.raises(ValueError, match="bad batch"):
+        feed.take(4)
+    assert feed.state() == {"epoch": 0, "batch": 0}
+    wrong[0] = False
+    feed.expect(4, steps_left=4)
+    assert taken(feed, 4) == [[0, 1, 2, 3]]
+
+
 def test_a_piece_is_never_longer_than_requested(opened):
     feed = opened(numbers())
     feed.expect(10)

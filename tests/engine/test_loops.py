@@ -3,10 +3,12 @@
 import contextlib
 
 import keras
+import numpy as np
 import pytest
 
-from everstep.data.arrays import ArrayStream
+from everstep.data.arrays import ArrayStream, aligned
 from everstep.engine.backend import create_engine
+from everstep.engine.window import WindowSums
 from everstep.testing import models
 from everstep.testing.tasks import Regression, running, seeded
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.backend
 
 LOOPS = {
     "tensorflow": dict.fromkeys(models.MODELS, "while"),
-    "jax": {**dict.fromkeys(models.MODELS, "scan"), "cnn": "single"},
+    "jax": {**dict.fromkeys(models.MODELS, "while"), "cnn": "single"},
     "torch": dict.fromkeys(models.MODELS, "eager"),
 }
 
@@ -54,3 +56,41 @@ def test_the_first_bad_step_is_unknown_where_it_is_not_counted(monkeypatch):
     with contextlib.closing(engine.feed(ArrayStream((x, y), 4, shuffle=False))) as feed:
         engine.run(feed, 2)
     assert engine.read_bad_step_later()() is None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the other backends compile nothing for a length")
+def test_one_program_serves_calls_of_every_length():
+    with running(create_engine, Regression(), seeded(models.mlp), long_calls=True) as rig:
+        rig.run(1, 7, 16, 3, 30)
+        assert rig.engine.compilations == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("kind", ["aligned", "not aligned", "read-only", "not contiguous"])
+def test_a_batch_is_placed_as_it_is(kind, dtype):
+    engine = create_engine(Regression(), seeded(models.mlp), keras.optimizers.SGD())
+    array = aligned((4, 6), dtype)
+    if kind == "not aligned":
+        size = array.itemsize * array.size
+        array = aligned((size + 8,), "uint8")[8:].view(dtype).reshape(4, 6)
+    array[...] = np.arange(24).reshape(4, 6) % 2
+    array = array[:, ::2] if kind == "not contiguous" else array
+    array.flags.writeable = kind != "read-only"
+    placed = keras.ops.convert_to_numpy(engine.place({"x": array})["x"])
+    np.testing.assert_array_equal(placed, array)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of the sums on PyTorch")
+@pytest.mark.parametrize(
+    "losses", [[0.1, 0.7, 1e-3], [0.1, np.nan, 0.2], [np.inf, 0.1, 0.2]], ids=["finite", "nan", "inf"]
+)
+def test_sums_without_keras_have_the_same_bits(losses):
+    from everstep.engine.torch import TorchSums
+
+    found = []
+    for sums in (WindowSums({"loss": ()}, []), TorchSums({"loss": ()}, [])):
+        sums.watch("loss")
+        for size, loss in enumerate(losses, 31):
+            sums.add({"loss": keras.ops.convert_to_tensor(np.float32(loss))}, size)
+        found.append([keras.ops.convert_to_numpy(variable.value).tobytes() for variable in sums.variables])
+    assert found[0] == found[1]

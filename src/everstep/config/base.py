@@ -665,6 +665,8 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 def configs_in(value: Any, path: str) -> Iterator[tuple[str, Config]]:
     """Yields the configs in a value and their key paths: itself, or those in its lists and dicts."""
+    if value is None or type(value) in _ATOMS:
+        return
     if isinstance(value, Config):
         yield path, value
     elif isinstance(value, (list, tuple)):
@@ -698,6 +700,8 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if value is None or type(value) in _ATOMS:
+        return value
     if isinstance(value, Config):
         return value.as_dict()
     if isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from everstep.data.stream import BLOCK_SECONDS, Block, OwnRows, Part, Position, 
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
-_ALIGNMENT = 64  # bytes
+ALIGNMENT = 64  # bytes; memory that begins at a multiple is used by CPU backends without a copy
 
 
 class ArrayStream(Stream):
@@ -157,12 +157,17 @@ def _take(leaf: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """Returns those rows in aligned memory, which a CPU backend uses without a copy."""
     if leaf.dtype == object:  # text: Python's strings have no layout in the array
         return np.take(leaf, indices, axis=0)
-    shape = (len(indices), *leaf.shape[1:])
-    size = leaf.itemsize * math.prod(shape)
-    buffer = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -buffer.ctypes.data % _ALIGNMENT
-    rows = buffer[begin : begin + size].view(leaf.dtype).reshape(shape)
+    rows = aligned((len(indices), *leaf.shape[1:]), leaf.dtype)
     return np.take(leaf, indices, axis=0, out=rows, mode="clip")  # the indices are valid; "raise" would buffer
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Returns a new array, not filled, in memory that a CPU backend uses without a copy."""
+    dtype = np.dtype(dtype)
+    size = dtype.itemsize * math.prod(shape)
+    buffer = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -buffer.ctypes.data % ALIGNMENT
+    return buffer[begin : begin + size].view(dtype).reshape(shape)
 
 
 def _common_length(arrays: Any) -> int:

@@ -62,6 +62,11 @@ class Pace:
         self.calls += 1
 
 
+def most_steps(batch_bytes: int) -> int:
+    """Returns the most steps of a call of any length, with batches of so many bytes."""
+    return max(1, min(BYTES_PER_CALL // max(batch_bytes, 1), ANY_STEPS_PER_CALL))
+
+
 class CallLength:
     """Plans the lengths of calls; starts with single steps, until some were timed.
 
@@ -131,6 +136,10 @@ class CallLength:
     def readable(self) -> int:
         """The number of batches to read at once for calls that hold fewer, where that costs as much as one."""
         return max(1, min(SHORT, BYTES_PER_CALL // self._batch_bytes))
+
+    def fits(self, batches: int) -> bool:
+        """Whether so many batches could be copied to the device for one call."""
+        return self._most == STEPS_PER_CALL and batches * self._batch_bytes <= BYTES_PER_CALL
 
     def length(self, window: int, left: int) -> int:
         """Returns how many of the `left` steps of a window the next call holds; the call will be made."""

@@ -87,6 +87,9 @@ class Engine(abc.ABC):
     _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
     """Which lengths calls may have; see `CallLength`."""
 
+    _window_type: type[WindowSums] = WindowSums
+    """The sums of a window."""
+
     def __init__(
         self,
         task: Task,
@@ -164,7 +167,7 @@ class Engine(abc.ABC):
         self.task.label_classes = min(self._label_classes, default=None)
         for kind, logged in shapes.items():
             check_unique([metric.name for metric in own[kind]])
-            self.windows[kind] = WindowSums(
+            self.windows[kind] = self._window_type(
                 logged, self._metrics(kind, own), self.task.log_reduction(kind), norms.get(kind)
             )
             self.windows[kind].reset()
@@ -348,11 +351,12 @@ class Engine(abc.ABC):
         if single:
             call_length = CallLength("single")
             call_length.set_batch(self._batch_bytes[kind])
-        place: Callable[[Block], Any] = self.place_block
+        place: Callable[[Block], Any] = self.place_single if single else self.place_block
         data = self._resident.get(kind)
         if data is not None and data.stream is stream:
             arrays, stream = data.arrays, data.rows
-            place = lambda block: PlacedRows(arrays, self.place_block(block))  # noqa: E731
+            place_rows = place
+            place = lambda block: PlacedRows(arrays, place_rows(block))  # noqa: E731
         if self.own_rows is not None:
             stream.keep_rows(self.own_rows)
         return Feed(stream, place, call_length, check, may_wait)
@@ -474,7 +478,7 @@ class Engine(abc.ABC):
           FeedInterrupted: The next batch is not ready, and a stop was requested.
         """
         done, gathered = 0, None
-        feed.expect(n if n > 0 else None)
+        feed.expect(n if n > 0 else None, is_last=True)
         with self._preserved_training_window(), self._seeds_restored_on_error():
             self.reset("validation")
             while n < 0 or done < n:
@@ -721,6 +725,10 @@ class Engine(abc.ABC):
     def place_block(self, block: Block) -> Any:
         """Places what this process needs of a block on the device; called by the thread of the feed."""
         return self.place(block.data)
+
+    def place_single(self, block: Block) -> Any:
+        """Places a block of a single batch, in a feed whose calls all hold one."""
+        return self.place_block(block)
 
     @abc.abstractmethod
     def _train(self, piece: Piece) -> None:

@@ -3,6 +3,9 @@
 The position of a feed is that of the last piece taken, however far the thread has read ahead. A source may be slow, or
 never return: while waiting for it, the feed polls whether a stop was requested.
 
+Where all that is left to take is in memory and fits in one call, as in a short `fit`, there is no thread: the caller
+reads it. That takes less time than to start a thread, and both would compete for Python's lock.
+
 Two threads: the caller takes, the feed's thread reads. What they share:
 
 - `_queue`: pieces from the thread to the caller, an error, or None at the end; `_closed` ends the thread.
@@ -91,6 +94,8 @@ class Feed:
         self._unread = 0  # batches of the current window that the thread has not read yet
         self._untaken = 0  # batches that were read and not taken yet
         self._same_shape = 1  # batches of a window that have one shape, and can be in one call
+        self._all_at_once = False  # whether the caller reads, because little is left
+        self._read_by_caller: Iterator[Piece] | None = None
         self._leftover: Block | None = None  # of a block that was longer than requested
         self._ended = False
         self._stopping = False  # whether the thread pauses, because a stop was requested
@@ -125,7 +130,7 @@ class Feed:
         self._state = self._stream.state()
         self._open()
 
-    def expect(self, window: int | None, steps_left: int | None = None) -> None:
+    def expect(self, window: int | None, steps_left: int | None = None, is_last: bool = False) -> None:
         """Announces that `window` batches will be taken next, and the same number again until the next call of this.
 
         Prefetched pieces are cut to fit, so that a window has as few calls as possible.
@@ -133,6 +138,7 @@ class Feed:
         Args:
           window: The number of batches; None for a whole epoch.
           steps_left: How many batches will be taken in windows like this one; None if that is unknown.
+          is_last: Whether nothing is taken after this window.
         """
         per_epoch, full = self._stream.batches_per_epoch, self._stream.full_batches
         window = window or per_epoch or UNKNOWN_LENGTH_WINDOW
@@ -142,6 +148,9 @@ class Feed:
             if full and full != per_epoch:  # a short batch, which is a call by itself, follows
                 self._same_shape = min(window, full)
             self._unread = (window - self._untaken) % window
+        left = window if is_last else steps_left or 0
+        is_small = left >= window and self._call_length.fits(left)
+        self._all_at_once = is_small and self._stream.gathers and self._agreement.gang.size == 1
 
     def take(self, n: int) -> Piece | None:
         """Returns the next piece of at most `n` batches, or None when the data has ended.
@@ -265,7 +274,9 @@ class Feed:
         self._abandoned = True
 
     def _start(self) -> None:
-        if self._thread is None:
+        if self._thread is None and self._all_at_once and self._read_by_caller is None:
+            self._read_by_caller = self._read_pieces()
+        if self._thread is None and self._read_by_caller is None:
             self._thread = threading.Thread(target=self._read, name="everstep-feed", daemon=True)
             self._thread.start()
 
@@ -280,11 +291,22 @@ class Feed:
         return piece
 
     def _get(self) -> Piece | BaseException | None:
+        if self._read_by_caller is not None:
+            return self._get_from_source(self._read_by_caller)
         with contextlib.suppress(queue.Empty):
             return self._queue.get_nowait()
         begin = time.perf_counter()
         try:
             return self._wait_for_piece()
+        finally:
+            self.waited += time.perf_counter() - begin
+
+    def _get_from_source(self, pieces: Iterator[Piece]) -> Piece | BaseException | None:
+        begin = time.perf_counter()
+        try:
+            return next(pieces, None)
+        except BaseException as error:
+            return error
         finally:
             self.waited += time.perf_counter() - begin
 
@@ -356,6 +378,8 @@ class Feed:
     def _wanted(self) -> int:
         with self._counters_lock:
             self._unread = self._unread if self._unread > 0 else self._window
+            if self._all_at_once:
+                return self._unread
             planned = self._call_length.planned(self._same_shape, self._unread)
             # Calls of few steps are cut from a longer block where that is read in the time of a batch.
             return max(planned, min(self._unread, self._call_length.readable)) if self._stream.gathers else planned

@@ -1,8 +1,13 @@
 """The JAX engine: the state is a list of arrays that goes in and out of one compiled function.
 
-The whole step runs inside a `StatelessScope` over all variables; n steps are a `lax.scan` over n stacked batches. On a
-CPU a step with a convolution runs in single calls instead: inside a scan it is several times slower and gives other
-bits. That choice follows from the model, not from a timing, and is recorded with the run (`describe`).
+The whole step runs inside a `StatelessScope` over all variables. How n steps are one call is recorded with the run
+(`describe`), and follows from the model and the device, not from a timing:
+
+- `while`, on one CPU: a loop over a block with room for the longest call, of which the first n batches are filled. The
+  number n is an input, so that one program serves calls of every length.
+- `scan`, elsewhere: a `lax.scan` over n stacked batches, compiled for each length. A GPU would wait for the host before
+  each step of a loop whose length the program does not know.
+- `single`, for a step with a convolution on a CPU: inside a loop it is several times slower and gives other bits.
 
 Several devices (`mesh.py`) share the batch, and may share the state: then each holds a part of the large variables.
 
@@ -14,7 +19,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import keras
@@ -23,11 +28,13 @@ from jax.experimental.sparse import BCOO
 from jax.sharding import NamedSharding
 
 from everstep.data import nest
+from everstep.data.arrays import aligned
 from everstep.data.sparse import SparseArray
 from everstep.data.stream import Block, OwnRows
 from everstep.engine import flops
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
+from everstep.engine.call_length import most_steps
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
@@ -45,6 +52,18 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT = 2  # calls that were dispatched to the device and not yet awaited
 
 
+class PartlyFilled(NamedTuple):
+    """A block with room for more batches than it has.
+
+    Attributes:
+      data: The batches' nesting; what follows the first `count` batches has no meaning.
+      count: How many batches there are.
+    """
+
+    data: Any
+    count: Any
+
+
 class JaxEngine(Engine):
     """Runs steps on JAX."""
 
@@ -54,7 +73,7 @@ class JaxEngine(Engine):
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
         devices = self._mesh.num_replicas_in_sync if self._mesh else 1
-        loop = "single" if self._single else "scan"
+        loop = "single" if self._single else "while" if self._loop_lengths == "any" else "scan"
         mesh = self._mesh.describe() if self._mesh else {}
         return {"device": jax.default_backend(), "loop": loop, "replicas": devices, **mesh}
 
@@ -90,8 +109,8 @@ class JaxEngine(Engine):
         return {name: tuple(value.shape) for name, value in outputs.items()}
 
     def _compile(self) -> None:
-        if self._single:
-            self._loop_lengths = "single"
+        if self._single or (jax.default_backend() == "cpu" and current_mesh() is None):
+            self._loop_lengths = "single" if self._single else "any"
             self._plan_calls()
         self._state_variables = list(self.variables.values())
         self._positions = {key: position for position, key in enumerate(self.variables)}
@@ -161,7 +180,14 @@ class JaxEngine(Engine):
             items, batch_of = (
                 (block.rows, self._gather(block.arrays)) if isinstance(block, PlacedRows) else (block, _same)
             )
-            if nest.flatten(items)[0].shape[0] == 1:
+            if isinstance(items, PartlyFilled):
+
+                def step_of(number: Any, state: list) -> list:
+                    item = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, 0, False), items.data)
+                    return one(state, batch_of(item))[0]
+
+                values = jax.lax.fori_loop(0, items.count, step_of, values)
+            elif nest.flatten(items)[0].shape[0] == 1:
                 values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
                 values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
@@ -207,6 +233,16 @@ class JaxEngine(Engine):
 
     def place_block(self, block: Block) -> Any:
         """Places the rows of this process of all batches of a block."""
+        if self._loop_lengths == "any":
+            batch_bytes = sum(leaf.nbytes for leaf in nest.flatten(block.data)) // block.count
+            room = max(block.count, most_steps(batch_bytes))
+            return PartlyFilled(
+                jax.device_put(nest.map_leaves(lambda leaf: _with_room(leaf, room), block.data)), block.count
+            )
+        return self.place_single(block)
+
+    def place_single(self, block: Block) -> Any:
+        """Places the rows of this process of a single batch."""
         if self._mesh is None or block.batch_size is None:
             return self.place(block.data)
         return self._mesh.share(nest.map_leaves(on_host, block.data), block.batch_size)
@@ -231,11 +267,21 @@ class JaxEngine(Engine):
             jax.block_until_ready(self._pending.popleft())
 
     def _validate(self, piece: Piece) -> dict[str, Any]:
+        placed = self._single_step(piece) if self.task.aggregates else piece.placed
         with _explained_lowering():
-            self._values, logs, outputs = self._validate_many(self._values, piece.placed)
+            self._values, logs, outputs = self._validate_many(self._values, placed)
         self._logs = {"validation": logs}
         self._await_earlier_calls(logs)
         return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
+
+    def _single_step(self, piece: Piece) -> Any:
+        """Returns what is placed of a single batch, for the program that returns the outputs of one step."""
+        placed = piece.placed
+        if isinstance(placed, PartlyFilled):
+            return self.place_single(piece.block)
+        if isinstance(placed, PlacedRows) and isinstance(placed.rows, PartlyFilled):
+            return PlacedRows(placed.arrays, self.place_single(piece.block))
+        return placed
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
@@ -469,6 +515,20 @@ def _in_parts(value: np.ndarray | StoredArray, dtype: str, sharding: NamedShardi
     """Returns an array of which every process reads and places the parts of its own devices."""
     read = value.__getitem__ if isinstance(value, np.ndarray) else value.read
     return jax.make_array_from_callback(value.shape, sharding, lambda place: read(place).astype(dtype))
+
+
+def _with_room(leaf: np.ndarray, room: int) -> np.ndarray:
+    """Returns an array whose first axis has `room` entries, and begins with those of `leaf`.
+
+    Only what is filled takes memory: the system provides a page when it is written.
+    """
+    filled = on_host(leaf)
+    dtype = jax.dtypes.canonicalize_dtype(filled.dtype)
+    if len(filled) == room and filled.dtype == dtype:
+        return filled
+    whole = aligned((room, *filled.shape[1:]), dtype)
+    whole[: len(filled)] = filled
+    return whole
 
 
 @jax.jit

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 
 from everstep.data import nest
-from everstep.data.arrays import ArrayStream
+from everstep.data.arrays import ALIGNMENT, ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Block, OwnRows
 from everstep.engine import flops
@@ -144,7 +144,7 @@ class TensorFlowEngine(Engine):
 
     def place(self, data: Any) -> Any:
         """Places the data of a block on the device."""
-        return nest.map_leaves(lambda leaf: tf.convert_to_tensor(on_host(leaf)), data)
+        return nest.map_leaves(lambda leaf: _placed(on_host(leaf)), data)
 
     @property
     def own_rows(self) -> OwnRows | None:
@@ -266,6 +266,17 @@ class TensorFlowEngine(Engine):
     def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
         for key in keys:
             self.variables[key].assign(values[key])
+
+
+def _placed(array: np.ndarray) -> tf.Tensor:
+    """Returns an array as a tensor; on a CPU one that shares its memory, where its kernels can read that.
+
+    Blocks are new memory that nothing changes. A copy takes as long as a tenth of the steps of a small model.
+    """
+    is_readable = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    if not _has_gpu() and is_readable and array.flags.writeable and array.size and array.dtype.kind in "fiu":
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.convert_to_tensor(array)
 
 
 def _view(tensor: tf.Tensor) -> np.ndarray:

@@ -34,6 +34,7 @@ from everstep.engine.probe import replaced, watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.engine.torch_processes import draws_of_this_process, joined
+from everstep.engine.window import WindowSums
 from everstep.errors import UsageError
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
@@ -49,11 +50,36 @@ CHECKSUM_NUMBERS = 1 << 24  # of a variable that are added at once
 Key = tuple[Any, ...]
 
 
+class TorchSums(WindowSums):
+    """The sums of a window, added without Keras, whose operations take ten times as long on a small tensor."""
+
+    def add(self, logs: Mapping[str, Any], size: int) -> None:
+        """Adds the logs of one step over `size` samples, with the bits of `WindowSums.add`."""
+        if self.reduction == "last":
+            super().add(logs, size)
+            return
+        with torch.no_grad():
+            for name, total in self.totals.items():
+                total._value.add_(_number(logs[name], total) * float(size))
+            self.samples._value.add_(float(size))
+            if self.norms is not None:
+                self.norms.add(float(size))
+            if self.finite_steps is not None:
+                count, loss = self.finite_steps.count._value, _number(logs[self.finite_steps.name], self.samples)
+                count.copy_(torch.where(count < 0.0, count, torch.where(loss.isfinite(), count + 1.0, -(count + 1.0))))
+
+
+def _number(value: Any, like: keras.Variable) -> torch.Tensor:
+    """Returns a log as float32."""
+    return torch.as_tensor(value, dtype=torch.float32, device=like._value.device)
+
+
 class TorchEngine(Engine):
     """Runs steps on PyTorch."""
 
     is_eager = True
     _loop_lengths = "any"  # no length is compiled
+    _window_type = TorchSums
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

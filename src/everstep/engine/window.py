@@ -123,12 +123,12 @@ class FiniteSteps:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self.count = keras.Variable(0.0, dtype="float32", trainable=False, name="finite_steps")
 
     def add(self, logs: Mapping[str, Any]) -> None:
         """Checks the scalar of one step; runs inside the compiled step."""
-        count, loss = ops.convert_to_tensor(self.count), ops.cast(logs[self._name], "float32")
+        count, loss = ops.convert_to_tensor(self.count), ops.cast(logs[self.name], "float32")
         self.count.assign(ops.where(count < 0.0, count, ops.where(ops.isfinite(loss), count + 1.0, -(count + 1.0))))
 
 

@@ -9,12 +9,16 @@ from everstep.redaction.secret_names import SecretKind, is_about, kind_of
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]{1,30}")
 
+_SCALARS = frozenset({type(None), bool, int, float, str})  # most values: they need no slow tests of other types
+
 Leaf = Callable[[Any, SecretKind], Any]
 """Called with a value and the kind of its name; returns the value for the copy."""
 
 
 def walk(value: Any, leaf: Leaf, kind: SecretKind = "") -> Any:
     """Returns a copy of a tree of mappings and sequences, with what `leaf` returns for keys and values."""
+    if type(value) in _SCALARS:
+        return leaf(value, kind)
     if isinstance(value, Mapping):
         return {_key(key, leaf): walk(item, leaf, _below(value, key, kind)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -32,6 +36,8 @@ def _key(key: Any, leaf: Leaf) -> Any:
 
 def as_text(value: Any) -> str | None:
     """Returns text, bytes or a path as text; None for any other value."""
+    if type(value) in _SCALARS:
+        return value if type(value) is str else None
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, str):

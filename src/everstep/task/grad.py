@@ -373,6 +373,13 @@ def _differentiable(sources: Sequence[Any]) -> Iterator[None]:
 
 def _detached(value: Any) -> Any:
     """Returns a nesting of tensors detached from the graph, with their masks."""
+    if type(value) in (tuple, list):  # without Keras's functions over nestings, which take as long as a small layer
+        return type(value)([_detached(part) for part in value])
+    if hasattr(value, "detach"):
+        free = value.detach()
+        if (mask := get_keras_mask(value)) is not None:
+            set_keras_mask(free, mask)
+        return free
     free = keras.tree.map_structure(lambda leaf: leaf.detach() if hasattr(leaf, "detach") else leaf, value)
     set_keras_masks(keras_masks(value), free)
     return free
