@@ -666,6 +666,8 @@ def _announce_plan(
             f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
             f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
         )
+    if late := config.optimizer_config.late_warmup:
+        say(f"trainer.optimizer_config.{late}: the schedule ends before; the learning rate stays below its last value")
     if not (saver.interval or saver.seconds or saver.is_disabled):
         say("trainer.checkpoint_interval=0: nothing is saved before training is done, or a stop is requested")
 

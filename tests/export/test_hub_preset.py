@@ -14,6 +14,7 @@ from everstep.engine.late_tensorflow import not_found
 from everstep.errors import UsageError
 from everstep.export.hub_preset import export_adapter, export_preset, export_transformers
 from everstep.export.keras_file import export_keras
+from everstep.export.saved_model import export_saved_model
 from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
 from everstep.recipes.hub.training_parts import choose_trained
 
@@ -75,6 +76,16 @@ def test_a_keras_file_writes_the_same_text(tuned, tmp_path):
     with not_found():
         loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert written(loaded) == written(model)
+
+
+def test_a_saved_model_has_the_outputs(tuned, tmp_path, caplog):
+    if keras.backend.backend() == "torch":
+        pytest.skip("PyTorch writes model.pt2 instead")
+    _, model, sample = tuned
+    export_saved_model(model, tmp_path / "saved_model", sample)  # compares them
+    one_length = [record for record in caplog.records if "one length" in record.message]
+    assert bool(one_length) == (keras.backend.backend() == "jax")  # its position embedding compares lengths
+    assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
 
 
 def test_transformers_writes_the_same_text(tuned, tmp_path):

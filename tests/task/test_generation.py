@@ -173,3 +173,10 @@ def test_the_losses_of_packed_texts_are_those_of_each_alone(lengths, seed):
         places = one.places[labels[0, one.places] != IGNORED]
         expected = -np.log(shares[0, places, labels[0, places]]).mean()
         assert document_loss(logits[0], labels[0], one) == pytest.approx(expected)
+
+
+def test_of_a_short_text_half_is_the_prompt():
+    tokens = np.array([[5, 6, 7, 8, 0, 0]])
+    labels = np.array([[6, 7, 8, 9, IGNORED, IGNORED]])
+    (found,) = documents(tokens, labels, GenerationConfig())
+    assert (found.prompt, found.expected) == ([5, 6], [7, 8, 9])

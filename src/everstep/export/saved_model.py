@@ -16,6 +16,8 @@ from everstep.engine.strategy import suspended
 from everstep.errors import UsageError, missing_extra
 from everstep.export.comparison import check_same, live_outputs
 
+logger = logging.getLogger(__name__)
+
 _BACKENDS = ("tensorflow", "jax")
 
 
@@ -23,7 +25,8 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
     """Writes the model as a SavedModel, after checking that it loads and has the model's outputs.
 
     It contains the variables of the model and none of the optimizer; the endpoint is `serve`. The batch may have any
-    size. With the JAX backend it contains programs for the CPU and for the device of this process.
+    size. With the JAX backend it contains programs for the CPU and for the device of this process; a model that JAX
+    cannot trace with open sizes gets those of the sample, and a warning says so.
 
     Args:
       model: The trained model.
@@ -41,7 +44,15 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
     signature = _signature(model, sample)
     with suspended(), storage.atomic_path(directory) as temporary:
         expected = live_outputs(model, sample)
-        _write(model, temporary, signature)
+        try:
+            _write(model, temporary, signature)
+        except Exception as error:  # of JAX, where a layer compares an open size: position embeddings of KerasHub do
+            if type(error).__name__ != "InconclusiveDimensionOperation":
+                raise
+            signature = _sized_like(signature, sample)
+            sizes = ", ".join(f"{spec.name}: {spec.shape}" for spec in keras.tree.flatten(signature))
+            logger.warning("on JAX this model is exported for inputs of one length: %s in %s", sizes, directory)
+            _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
         check_same(model, expected, actual, str(directory))
 
@@ -54,6 +65,15 @@ def _signature(model: keras.Model, sample: Any) -> Any:
     else:
         specs = [keras.InputSpec(shape=(None, *a.shape[1:]), dtype=a.dtype.name) for a in arrays]
     return keras.tree.pack_sequence_as(sample, specs)
+
+
+def _sized_like(signature: Any, sample: Any) -> Any:
+    """Returns the input specs with the sizes of `sample`, except for the batch."""
+
+    def sized(spec: keras.InputSpec, array: np.ndarray) -> keras.InputSpec:
+        return keras.InputSpec(shape=(None, *array.shape[1:]), dtype=spec.dtype, name=spec.name)
+
+    return keras.tree.map_structure(sized, signature, sample)
 
 
 def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:

@@ -38,7 +38,8 @@ def documents(features: Any, labels: np.ndarray, config: GenerationConfig) -> It
     """Yields the texts of a batch, of packed rows each one by itself.
 
     Where only some labels count, such as those of an answer, the tokens before them are the prompt. Where all count,
-    the first tokens are, and as many are expected as a model generates. A text of one token has nothing to continue.
+    the first tokens are, of a short text half, and as many are expected as a model generates. A text of one token has
+    nothing to continue.
 
     Args:
       features: Tokens (batch, length), or a dict with `token_ids` and, for packed rows, `segment_ids`.
@@ -55,7 +56,8 @@ def documents(features: Any, labels: np.ndarray, config: GenerationConfig) -> It
                 continue
             first, end = int(counted[0]), int(counted[-1]) + 1
             if first == 0:
-                first = min(config.prompt_tokens - 1, end - 1)
+                half = (end - 1) // 2  # a short text has something to expect, too
+                first = min(config.prompt_tokens - 1, half)
                 end = min(end, first + config.max_tokens)
             prompt, expected = tokens[row, places[: first + 1]], labels[row, places[first:end]]
             yield Document(row, places, prompt.tolist(), expected[expected != IGNORED].tolist())

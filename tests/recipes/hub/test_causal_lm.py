@@ -146,6 +146,13 @@ def test_a_tokenizer_that_does_not_fit_is_refused(texts, tmp_path):
     assert "321 tokens, but its model knows 100" in error.reason
 
 
+def test_another_tokenizer_than_that_of_the_preset_is_refused(gpt2, texts):
+    params = experiment(gpt2, texts, train_data={"tokenizer": "bytes"})
+    with pytest.raises(UsageError) as error:
+        es.get_task(params.task).build_inputs(params.task.train_data)
+    assert (error.value.key, error.value.received) == ("tokenizer", "bytes")
+
+
 def test_adapters_that_cannot_be_are_refused(gpt2, texts):
     error = refused(gpt2, texts, lora={"rank": 0})
     assert (error.key, error.received) == ("task.lora.rank", 0)

@@ -271,3 +271,13 @@ def test_a_schedule_without_a_length_is_as_long_as_training(type_: str, field: s
     assert filled.unset_learning_rate_length is None
     assert filled.with_length(7) is filled
     assert OptimizationConfig().unset_learning_rate_length is None
+
+
+@pytest.mark.parametrize(("warmup_steps", "key"), [(99, None), (100, "warmup.linear.warmup_steps")])
+def test_a_warmup_as_long_as_the_schedule_is_found(warmup_steps: int, key: str | None):
+    rate = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "offset": 20}}
+    warmup = {"type": "linear", "linear": {"warmup_steps": warmup_steps}}
+    config = OptimizationConfig({"learning_rate": rate, "warmup": warmup})
+    assert config.late_warmup is None, "the length of the schedule is not known yet"
+    assert config.with_length(100).late_warmup == key
+    assert config.replace(learning_rate={"type": "constant"}).late_warmup is None

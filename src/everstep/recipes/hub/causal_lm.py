@@ -117,6 +117,9 @@ class CausalLMTask(LanguageModelTask):
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         """Returns the texts that `params` name, as batches of tokens."""
-        tokenizer = make_tokenizer(params.tokenizer, self.tokenizer)
+        if params.tokenizer:
+            reason = "the preset has its own, and the model knows no other"
+            raise UsageError(reason, key="tokenizer", received=params.tokenizer, remedy="leave it empty")
+        tokenizer = make_tokenizer("", self.tokenizer)
         with not_found():
             return text_stream(params, tokenizer, context=self._context or 0, vocabulary=self._vocabulary)

@@ -844,5 +844,17 @@ class OptimizationConfig(CheckedConfig):
         steps = max(1, train_steps - self.learning_rate.get().offset)
         return self.replace(learning_rate={kind: {field: steps}})
 
+    @property
+    def late_warmup(self) -> str | None:
+        """The key of a warmup that ends after the schedule, so that the rate is never above the last one; else None."""
+        warmup, field = self.warmup.type, LENGTHS.get(self.learning_rate.type or "")
+        if warmup is None or field is None:
+            return None
+        schedule = self.learning_rate.get()
+        length = getattr(schedule, field)
+        if length is None or (self.warmup.get().warmup_steps or 0) < schedule.offset + length:
+            return None
+        return f"warmup.{warmup}.warmup_steps"
+
     def _wrong(self) -> Iterator[Problem]:
         yield from positive(self, "gradient_accumulation_steps")
