@@ -156,6 +156,8 @@ def makes_batches(source: Any) -> bool:
     """Whether a source yields batches, so that the configured batch size has no effect."""
     if _is_dataset(source):
         return not is_unbatched(source)
+    if isinstance(source, ImageSource):
+        return False
     if _is_grain(source):
         return False  # only its first element shows whether it is a batch
     return _is_py_dataset(source) or not (is_arrays(source) or _is_map_dataset(source))

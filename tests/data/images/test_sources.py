@@ -13,6 +13,7 @@ from tests.data.images.image_files import encoded, picture, write_folder
 from everstep.data import make_stream
 from everstep.data.images import ImageDataConfig, ImageSource, find_classes
 from everstep.data.images.sources import is_left_out
+from everstep.data.source import makes_batches
 from everstep.errors import UsageError
 
 CLASSES = ["cat", "dog", "emu"]
@@ -304,3 +305,7 @@ def test_fingerprints_see_names_labels_sizes_and_content(tmp_path):
     found.append(seen())
     assert found[0] == found[1]
     assert len(set(found)) == 4
+
+
+def test_images_are_cut_into_batches_of_the_configured_size(folder):
+    assert not makes_batches(ImageSource(config(folder)))

@@ -235,7 +235,7 @@ def test_nan_is_reported_once(caplog):
 
 
 def test_batch_size_beside_batches_is_said():
-    with pytest.warns(UserWarning, match="batch_size=3 is not used: a Batches makes its own batches"):
+    with pytest.warns(UserWarning, match="batch_size=3 is not used: the Batches makes its own batches"):
         es.fit(linear(), Batches(), batch_size=3, verbose=0)
 
 

@@ -337,7 +337,7 @@ def _train_stream(
     stream = make_stream(data, config, training=True, seed=seed, shuffle=shuffle)
     if counts.batch_size is not None and makes_batches(data):
         warnings.warn(
-            f"batch_size={counts.batch_size} is not used: a {type(data).__name__} makes its own batches", stacklevel=3
+            f"batch_size={counts.batch_size} is not used: the {type(data).__name__} makes its own batches", stacklevel=3
         )
     return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
