@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union
 
 from everstep.cli.commands import GROUPS, load
-from everstep.config import Config, get_exp_config, load_entry_points
+from everstep.config import Config, get_exp_config, load_entry_points, registry
 from everstep.config.base import OneOfConfig, class_defaults
-from everstep.config.registry import experiments
 from everstep.config.schema import field_docs
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.components.config import ProjectConfig
@@ -145,12 +144,17 @@ def experiment_sections() -> list[tuple[str, list[Key]]]:
     return list(sections(config, ""))
 
 
+def shipped_experiments() -> list[str]:
+    """Returns the experiments that ship; a program that has imported others has them in its registry, too."""
+    load_entry_points()
+    return [name for name in registry.experiments() if registry._experiments[name].__module__.startswith("everstep.")]
+
+
 def task_sections() -> list[tuple[list[str], list[Key]]]:
     """Returns what each kind of shipped task adds to `task`: the experiments, and the keys."""
     common = {row.path for _, rows in sections(TaskConfig(), "task") for row in rows}
     found: dict[type, tuple[list[str], list[Key]]] = {}
-    load_entry_points()
-    for name in experiments():
+    for name in shipped_experiments():
         task = get_exp_config(name).task
         rows = [row for _, part in sections(task, "task") for row in part if row.path not in common]
         found.setdefault(type(task), ([], rows))[0].append(name)

@@ -102,7 +102,8 @@ def image_files_task(config: ImageFilesConfig, **kwargs: Any) -> Any:
         try:
             classes = find_classes(config.train_data)
         except UsageError as error:
-            raise UsageError(problems_under("task.train_data", error)) from error
+            problems = problems_under("task.train_data", error)
+            raise UsageError(problems) from error
         config.override({"classes": classes})
     return ImageFilesTask(config, **kwargs)
 

@@ -7,7 +7,7 @@ import pytest
 
 from everstep.checkpoint.remote import local_files
 from everstep.checkpoint.remote.store import Store
-from everstep.data.record_sources import find_files
+from everstep.data.files import find_files
 from everstep.errors import UsageError
 
 

@@ -45,6 +45,8 @@ class LoraConfig(Config):
 class HubTaskConfig(TaskConfig):
     """What tasks with a KerasHub model share: where it comes from, and what of it is trained."""
 
+    model: None = None
+    """Not used: the preset says what the model is like."""
     preset: str = ""
     """The model: a directory that `save_to_preset` has written, or a name or handle that KerasHub downloads, such as
     `gpt2_base_en` or `hf://user/model`."""

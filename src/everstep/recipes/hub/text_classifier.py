@@ -93,10 +93,11 @@ def load_classifier(kind: str, config: Any) -> Any:
     model = load_model(kind, config, compile=False, activation=None, **head)
     if model.num_classes != len(config.classes):
         raise UsageError(
-            f"its head has {model.num_classes} classes, but task.classes has {len(config.classes)}",
+            f"its head has {model.num_classes} classes, but {{classes}} has {len(config.classes)}",
             key="task.preset",
             received=config.preset,
-            remedy="set task.new_head=true, or name all classes",
+            remedy="set {new_head}=true, or name all classes",
+            mentions={"classes": "task.classes", "new_head": "task.new_head"},
         )
     choose_trained(model, config)
     return model
