@@ -271,7 +271,7 @@ class TensorFlowEngine(Engine):
 def _placed(array: np.ndarray) -> tf.Tensor:
     """Returns an array as a tensor; on a CPU one that shares its memory, where its kernels can read that.
 
-    Blocks are new memory that nothing changes. A copy takes as long as a tenth of the steps of a small model.
+    Blocks are new memory that nothing changes. A copy of 100 batches of a small model takes over a millisecond.
     """
     is_readable = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
     if not _has_gpu() and is_readable and array.flags.writeable and array.size and array.dtype.kind in "fiu":

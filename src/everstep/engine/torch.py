@@ -51,7 +51,7 @@ Key = tuple[Any, ...]
 
 
 class TorchSums(WindowSums):
-    """The sums of a window, added without Keras, whose operations take ten times as long on a small tensor."""
+    """The sums of a window, added without Keras's operations, each of which is many calls of Python."""
 
     def add(self, logs: Mapping[str, Any], size: int) -> None:
         """Adds the logs of one step over `size` samples, with the bits of `WindowSums.add`."""
