@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from everstep import redaction
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import BadDataError, TrainingError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ def failing_together() -> Iterator[None]:
         current_gang().barrier("the end")
         raise
     except Exception as error:
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError | BadDataError):
             error.announced |= current_gang().fail(_one_line(error), exit_code=2)
         else:
             current_gang().fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
