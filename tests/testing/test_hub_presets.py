@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
 from everstep.engine.hub import keras_hub
 from everstep.engine.late_tensorflow import not_found
+from everstep.testing.hub import tiny_image_classifier
 
 FAMILIES = ["gpt2", "opt", "bloom", "llama3", "qwen", "mistral", "gemma"]
 
@@ -41,6 +43,16 @@ def test_an_image_classifier_takes_images(tiny_preset, family):
     with not_found():
         model = keras_hub().models.ImageClassifier.from_preset(tiny_preset("image_classifier", family))
     assert model(np.zeros((2, 16, 16, 3), "float32")).shape == (2, 2)
+
+
+def test_an_image_classifier_has_the_same_weights_each_time(tmp_path):
+    """ViT draws its biases; Keras itself is not seeded here."""
+    models = []
+    for name in ("one", "other"):
+        with not_found():
+            models.append(keras_hub().models.ImageClassifier.from_preset(tiny_image_classifier(tmp_path / name)))
+    for one, other in zip(*(model.weights for model in models), strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(other), one.path)
 
 
 def test_keras_hub_imports_no_tensorflow_where_it_is_not_the_backend(tmp_path):

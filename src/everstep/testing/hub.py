@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import sentencepiece
 import tokenizers
@@ -113,8 +114,10 @@ def _save(
     model = getattr(models, task)(backbone=getattr(models, backbone)(**arguments), preprocessor=preprocessor, **more)
     generator = np.random.default_rng(_SEED)
     for weight in model.trainable_weights:
-        if len(weight.shape) > 1:  # the others are zeros and ones, such as biases and scales
+        if len(weight.shape) > 1:
             weight.assign(generator.normal(scale=0.2, size=weight.shape).astype("float32"))
+        else:  # biases and scales: zeros and ones, but ViT draws biases close to 0
+            weight.assign(np.round(keras.ops.convert_to_numpy(weight)))
     with not_found():
         model.save_to_preset(str(directory))
     return str(directory)
