@@ -145,6 +145,13 @@ def test_an_optimizer_of_the_models_own_does_not_pass_over_the_file(project):
         run(project, "Numbers_A")
 
 
+@pytest.mark.daily("torch")
+def test_rates_by_layer_are_refused(project):
+    with pytest.raises(UsageError) as error:
+        run(project, "Numbers_A", "optimizer.layer_rates.decay=0.9")
+    assert error.value.key == "optimizer.layer_rates"
+
+
 @pytest.mark.parametrize("hook", ["build_model", "build_serving_model"])
 def test_what_is_no_model_is_told_before_anything_is_trained(project, hook):
     words = "self" if hook == "build_model" else "self, model"
