@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everstep.config import Config, apply, dialect, parse_override
