@@ -74,12 +74,17 @@ COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment
 """Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
+LONG = {f"docs/how-to/{name}.md" for name in ("actions", "components", "export", "fine-tuning", "image-data")}
+LONG |= {"docs/how-to/training-jobs.md"}
+"""Pages that train, export or evaluate several times: `make test-full` runs them. Daily tests train the same ways."""
+
+
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
             name = name_of(page)
             daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
-            yield pytest.param(page, marks=daily, id=name)
+            yield pytest.param(page, marks=pytest.mark.full if name in LONG else daily, id=name)
 
 
 @pytest.mark.backend

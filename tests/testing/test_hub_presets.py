@@ -43,6 +43,7 @@ def test_an_image_classifier_takes_images(tiny_preset, family):
     assert model(np.zeros((2, 16, 16, 3), "float32")).shape == (2, 2)
 
 
+@pytest.mark.full  # KerasHub is imported anew: ten seconds
 def test_keras_hub_imports_no_tensorflow_where_it_is_not_the_backend(tmp_path):
     """Keras still finds it afterwards."""
     code = f"""
