@@ -70,7 +70,7 @@ SHOWN_ON = dict.fromkeys(
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
-COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md"}
+COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md", "docs/coming-from/fit.md"}
 """Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
