@@ -115,7 +115,7 @@ def check_states(directory, uninterrupted):
 @pytest.mark.full
 @pytest.mark.parametrize("sharding", [FSDP, "runtime.sharding=replicated"])
 def test_frozen_weights_are_saved_once_by_all(tmp_path, sharding):
-    words = (sharding, WIDE, "task.frozen=true")
+    words = (sharding, *WIDE, "task.frozen=true")
     code, text = ended(launch(tmp_path / "whole", 2, *words))
     assert code == 0, text
     (base,) = (tmp_path / "whole/base").iterdir()
