@@ -4,9 +4,9 @@ import json
 import signal
 
 import pytest
+from tests.gang.processes import Processes
 from tests.several.launched import HERE, ended, hit, launch, losses, record, start
 from tests.several.test_several_processes import check_repaired
-from tests.test_gang import Processes
 
 from everstep.checkpoint import arrays, manifest
 from everstep.checkpoint.digest import digest
