@@ -56,4 +56,4 @@ def test_wrong_coordinates(variables, key):
     ("nodes", "first"), [("a1", "a1"), ("a1,a2", "a1"), ("a[1-3]", "a1"), ("a[04,7]x,b", "a04x"), ("a[2],b", "a2")]
 )
 def test_first_node(nodes, first):
-    assert gang.first_node(nodes) == first
+    assert gang.coordinates.first_node(nodes) == first
