@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from submit_place import Place, until
+from submit_place import Place, begin_now, until
 from tests.several.launched import HERE, WORDS, at_step, ended, launch, pids, record
 
 pytestmark = [
@@ -38,12 +38,6 @@ def submit(place: Place, *options: str, code: int = 0) -> str:
     words = ["submit", "--on=slurm", "--processes=2", "--gpu-type=none", "--mem=1000", f"--model-dir={place.run}"]
     command = [sys.executable, "-m", "everstep", "train", *WORDS, f"--model-dir={place.run}", STEPS]
     return place.everstep(*words, *options, "--", *command, code=code)
-
-
-def begin_now(number: str) -> bool:
-    """Lets a requeued job begin now; by itself it begins after two minutes."""
-    subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
-    return True
 
 
 def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) -> None:
