@@ -1,4 +1,7 @@
-"""Two processes on a real Slurm of one node: requeued, and one killed; the bits are those of an undisturbed gang."""
+"""Two processes on a real Slurm of one node: requeued, and one killed; the bits are those of an undisturbed gang.
+
+Started by `srun` alone, they say in one line what is wrong with their input.
+"""
 
 import os
 import signal
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from submit_place import Place, until
+from submit_place import Place, begin_now, until
 from tests.several.launched import HERE, WORDS, at_step, ended, launch, pids, record
 
 pytestmark = [
@@ -37,12 +40,6 @@ def submit(place: Place, *options: str, code: int = 0) -> str:
     return place.everstep(*words, *options, "--", *command, code=code)
 
 
-def begin_now(number: str) -> bool:
-    """Lets a requeued job begin now; by itself it begins after two minutes."""
-    subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
-    return True
-
-
 def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) -> None:
     undisturbed = launch(tmp_path / "undisturbed", 2, STEPS)
     number = submit(place).split()[1]
@@ -69,3 +66,28 @@ def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) 
     assert record(place.run)["status"] == "finished"
     assert record(place.run)["digest"] == record(tmp_path / "undisturbed")["digest"]
     assert place.listed()["submission"]["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["task.unit=3"], "task.unit: received 3, unknown key"),
+        (["runtime.mesh={model: 2}"], "runtime.mesh: received {'model': 2}, has no axis 'data'"),
+    ],
+    ids=["before they meet", "afterwards"],
+)
+def test_bad_input_of_two_tasks(place: Place, words: list[str], expected: str) -> None:
+    done = srun(place, *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("srun: ")]
+    assert line.startswith("everstep: error: ")
+    assert expected in line
+    assert not (place.run / "run.json").exists()
+
+
+def srun(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """Trains with two tasks of one step, as a user does without our launcher."""
+    train = [sys.executable, "-m", "everstep", "train", *WORDS, f"--model-dir={place.run}", *words]
+    command = ["srun", "--ntasks=2", "--mem=1000", *train]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
