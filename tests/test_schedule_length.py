@@ -27,6 +27,13 @@ def run(directory, allow_change=(), verbose=False, **trainer):
     return stored["optimizer_config"]["learning_rate"]["cosine"]["decay_steps"], read(directory)
 
 
+WARMUP = {"warmup": {"type": "linear", "linear": {"warmup_share": 0.5}}}
+
+
+def warmup_steps(directory):
+    return load_file(directory / "config.yaml")["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"]
+
+
 def test_in_steps_and_in_epochs(tmp_path):
     steps, record = run(tmp_path / "steps", train_steps=4)
     epochs, same = run(tmp_path / "epochs", epochs=0.4)
@@ -50,3 +57,15 @@ def test_a_run_that_resumes_keeps_the_length_it_began_with(tmp_path, capsys):
         run(tmp_path, train_steps=8, optimizer_config=rate)
     with pytest.raises(UsageError, match="trainer.train_steps: received 4, but this run has trained 6 steps already"):
         run(tmp_path, train_steps=4)
+
+
+@pytest.mark.daily("torch")
+def test_a_warmup_that_is_a_share_of_training_keeps_its_steps(tmp_path, capsys):
+    record = run(tmp_path / "share", train_steps=4, optimizer_config=WARMUP)[1]
+    in_steps = {"warmup": {"type": "linear", "linear": {"warmup_steps": 2}}}
+    assert record["digest"] == run(tmp_path / "steps", train_steps=4, optimizer_config=in_steps)[1]["digest"]
+    assert run(tmp_path / "epochs", epochs=0.4, optimizer_config=WARMUP)[1]["digest"] == record["digest"]
+    capsys.readouterr()
+    run(tmp_path / "share", train_steps=8, optimizer_config=WARMUP, verbose=True)
+    assert "the warmup keeps its length of 2 steps, with which the run began" in capsys.readouterr().err
+    assert warmup_steps(tmp_path / "share") == 2

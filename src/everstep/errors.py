@@ -1,8 +1,9 @@
 """Errors as data: which key, the value received, why it is wrong, what to do, where the value came from.
 
 `UsageError` is bad input: the command line prints it and exits with 2, and nothing is left behind. `TrainingError` is a
-run that started and failed: exit code 1, and what the run has saved is kept. Both hold `Problem`s, and
-`Problem.__str__` is the only place that turns one into a sentence:
+run that started and failed: exit code 1, and what the run has saved is kept; `BadDataError` is one whose data is the
+cause, with the exit code 2. All hold `Problem`s, and `Problem.__str__` is the only place that turns one into a
+sentence:
 
     raise UsageError("must be at least 1", key="trainer.epochs", received=0)
     # trainer.epochs: received 0, must be at least 1
@@ -96,9 +97,11 @@ class _Reported(Exception):
 
     Attributes:
       announced: Whether another process of the same run prints it, so that this one need not.
+      exit_code: That of a program which it ends.
     """
 
     announced = False
+    exit_code: int
 
     def __init__(
         self,
@@ -159,9 +162,19 @@ class _Reported(Exception):
 class UsageError(_Reported, ValueError):
     """The request cannot be carried out as written; nothing was done."""
 
+    exit_code = 2
+
 
 class TrainingError(_Reported, RuntimeError):
     """The run started and cannot continue."""
+
+    exit_code = 1
+
+
+class BadDataError(TrainingError):
+    """The run started and cannot continue with its data: if it is started again, it will stop at the same place."""
+
+    exit_code = 2
 
 
 def problems_under(key: str, error: Exception) -> list[Problem]:

@@ -60,6 +60,7 @@ from everstep.run.trackers import LiveFacts, create_tracker, require_trackers, w
 from everstep.task.description import constant_rate
 from everstep.task.initial.matching import Report
 from everstep.task.optim.ema import find_average
+from everstep.task.optim.layer_rates import rate_table
 from everstep.task.task import Task, unpack
 from everstep.tracking import system_metrics
 from everstep.tracking.console import ConsoleTracker, NoOutput
@@ -261,7 +262,7 @@ class _Session:
     ) -> None:
         """Builds the configuration, compared with that of the newest checkpoint; the trainer; the loop around it."""
         params = self.params
-        if self.trains and params.trainer.optimizer_config.unset_learning_rate_length is not None:
+        if self.trains and params.trainer.optimizer_config.unset_lengths:
             new = _with_learning_rate_length(params, self.task, self.checkpointer, self.say)
             params = params.replace(trainer=new)
         self.stored, text = params, ""
@@ -482,21 +483,21 @@ def _used_config(checkpointer: Checkpointer) -> str:
 def _with_learning_rate_length(
     params: ExperimentConfig, task: Task, checkpointer: Checkpointer, say: Callable[[str], None]
 ) -> TrainerConfig:
-    """Returns the trainer's section with a learning-rate schedule as long as training, whose length is not set.
+    """Returns the trainer's section with a learning-rate schedule as long as training, and the steps of its warmup.
 
-    A resumed run keeps the length that it began with, however long it is trained now.
+    A resumed run keeps the lengths that it began with, however long it is trained now.
     """
     config = params.trainer
-    key = f"trainer.optimizer_config.{config.optimizer_config.unset_learning_rate_length}"
-    kept: Any = None
-    if checkpointer.latest() is not None:
-        kept = find_key(dialect.load(_used_config(checkpointer)), key)
-    steps = _train_steps(params, task)
-    if not isinstance(kept, int):
-        return config.with_learning_rate_length(steps)
-    new = config.with_learning_rate_length(kept + config.optimizer_config.learning_rate.get().offset)
-    if config.with_learning_rate_length(steps) != new:
-        say(f"the learning rate keeps its length of {kept} steps, with which the run began; {key} changes it")
+    new = config.with_learning_rate_length(_train_steps(params, task))
+    used = dialect.load(_used_config(checkpointer)) if checkpointer.latest() is not None else {}
+    for length in config.optimizer_config.unset_lengths:
+        key = f"trainer.optimizer_config.{length}"
+        kept = find_key(used, key)
+        if isinstance(kept, int) and kept != find_key(new.optimizer_config, length):
+            section, kind, field = length.split(".")
+            new = new.replace(optimizer_config={section: {kind: {field: kept}}})
+            what = "warmup" if section == "warmup" else "learning rate"
+            say(f"the {what} keeps its length of {kept} steps, with which the run began; {key} changes it")
     return new
 
 
@@ -666,6 +667,9 @@ def _announce_plan(
             f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
             f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
         )
+    for optimizer in trainer.engine.optimizers:
+        if table := rate_table(optimizer):
+            say(f"factors of the learning rate:\n{table}")
     if late := config.optimizer_config.late_warmup:
         say(f"trainer.optimizer_config.{late}: the schedule ends before; the learning rate stays below its last value")
     if not (saver.interval or saver.seconds or saver.is_disabled):

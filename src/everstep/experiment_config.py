@@ -79,7 +79,7 @@ class ExperimentConfig(Config):
 
 
 def with_learning_rate_length(params: ExperimentConfig) -> ExperimentConfig:
-    """Returns a configuration whose learning-rate schedule has a length, if that follows the number of steps."""
+    """Returns a configuration whose learning-rate schedule and warmup have lengths, if the number of steps is known."""
     return params.replace(trainer=params.trainer.with_learning_rate_length())
 
 

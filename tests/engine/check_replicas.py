@@ -25,6 +25,7 @@ from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.task.grad import losses_divided_by_keras
+from everstep.task.optim.build import build
 from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
 from everstep.testing.engines.steps import Tagging, sequences, tagger
@@ -208,6 +209,17 @@ def accumulated():
     same(Regression, lambda: keras.optimizers.AdamW(0.01, **accumulating), steps=7)
     scaling = keras.optimizers.LossScaleOptimizer
     same(Regression, lambda: scaling(keras.optimizers.SGD(0.1, **accumulating), initial_scale=8.0), steps=7)
+
+
+@case
+def rates_by_layer():
+    for steps in (1, 3):
+        settings = {
+            "optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.1}},
+            "layer_rates": {"factors": {"kernel": 0.25}},
+            "gradient_accumulation_steps": steps,
+        }
+        same(Regression, lambda settings=settings: build(everstep.OptimizationConfig(settings)), steps=7)
 
 
 # -- Keras's rules, and the samples of a batch -----------------------------------------------------------------------

@@ -17,6 +17,7 @@ HEAVIER = [
     "replicas_stay_alike",
     "scaled_clipped_and_averaged",
     "accumulated",
+    "rates_by_layer",
     "a_step_that_follows_the_rules_of_keras",
     "fewer_samples_than_replicas",
     "a_run",

@@ -12,8 +12,10 @@ import pytest
 from everstep.engine.hub import adapted_layers, greedy, keras_hub
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import UsageError
+from everstep.export.dequantized import exact_inputs, quantized_layers, without_quantization
 from everstep.export.hub_preset import export_adapter, export_preset, export_transformers
 from everstep.export.keras_file import export_keras
+from everstep.export.model_export import export_all
 from everstep.export.saved_model import export_saved_model
 from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
 from everstep.recipes.hub.training_parts import choose_trained
@@ -125,3 +127,41 @@ def test_adapters_alone_are_not_written_if_more_was_trained(tiny_preset, tmp_pat
     with pytest.raises(UsageError, match="layer_norm"):
         export_adapter(model, tmp_path / "adapter.lora.h5", sample)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.daily("torch")
+@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.full)])
+def test_a_quantized_model_is_merged_in_floating_point(mode, tiny_preset, tmp_path, caplog):
+    """What is loaded writes the text of the live model, which for int8 does not round its inputs meanwhile."""
+    preset = tiny_preset("causal_lm", "gpt2")
+    model = load(preset)
+    choose_trained(model, HubTaskConfig(preset=preset, quantize=mode, lora=LoraConfig(rank=2, alpha=6.0)))
+    random = np.random.default_rng(3)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(scale=0.3, size=variable.shape).astype("float32"))
+    tokens = random.integers(1, 300, (2, 24)).astype("int32")
+    sample = {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
+    merged = without_quantization(model, sample)
+    assert not quantized_layers(merged)
+    assert not adapted_layers(merged)
+    assert ("do not round" in caplog.text) == (mode == "int8")
+    export_preset(merged, tmp_path / "preset", sample)
+    loaded = load(str(tmp_path / "preset"))
+    layers = quantized_layers(model)
+    with exact_inputs(layers):
+        assert written(loaded) == written(model)
+    assert [bool(layer.inputs_quantizer) for layer in layers] == [mode == "int8"] * len(layers)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")  # Keras's, of a model that is not compiled
+def test_every_format_of_a_quantized_run(tiny_preset, tmp_path):
+    preset = tiny_preset("causal_lm", "gpt2")
+    model = load(preset)
+    choose_trained(model, HubTaskConfig(preset=preset, quantize="int8", lora=LoraConfig(rank=2)))
+    tokens = np.random.default_rng(3).integers(1, 300, (2, 24)).astype("int32")
+    paths = export_all(model, tmp_path, {"token_ids": tokens, "padding_mask": np.ones_like(tokens)})
+    assert {"model.keras", "preset", "adapter.lora.h5", "transformers"} <= {path.name for path in paths}
+    with not_found():
+        loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert written(load(str(tmp_path / "preset"))) == written(loaded)

@@ -131,6 +131,7 @@ REFUSED = {
     "trainer.optimizer_config.learning_rate.type": "cosine",
     "trainer.optimizer_config.learning_rate.constant.learning_rate": 0.1,
     "trainer.optimizer_config.warmup.type": "linear",
+    "trainer.optimizer_config.layer_rates": {"decay": 0.9},
     "trainer.optimizer_config.ema": {"average_decay": 0.9},
     "trainer.optimizer_config.gradient_accumulation_steps": 2,
     "runtime.backend": "jax",

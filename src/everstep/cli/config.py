@@ -129,9 +129,9 @@ class Origins:
         self._layers = resolved.layers
         self._factory = dict(walk(resolved.factory.as_dict()))
         self._default = at_default(resolved.params)
-        self._gave_way = dict(_gave_way(resolved.params))
-        length = resolved.params.trainer.optimizer_config.unset_learning_rate_length
-        self._length = f"trainer.optimizer_config.{length}"
+        self._gave_way = dict(_gave_way(resolved.shown))
+        lengths = resolved.params.trainer.optimizer_config.unset_lengths
+        self._lengths = [f"trainer.optimizer_config.{length}" for length in lengths]
 
     def of(self, path: str, value: Any) -> str:
         """Returns the origin of the value at a key path; of a section, those of all values in it."""
@@ -140,7 +140,7 @@ class Origins:
         return _one_line(redaction.text(self._of_leaf(path, value)))
 
     def _of_leaf(self, path: str, value: Any) -> str:
-        if path == self._length and value is not None:
+        if path in self._lengths and value is not None:
             return "follows trainer.train_steps"
         is_default = is_below(path, self._default)
         if path in self._gave_way and not is_default:

@@ -144,8 +144,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
                 export,
             )
     except (UsageError, TrainingError) as error:
-        kind = UsageError if isinstance(error, UsageError) else TrainingError
-        raise kind(str(error), key="--fast-dev-run") from error
+        raise type(error)(str(error), key="--fast-dev-run") from error
     print_last("one batch of everything works; nothing was kept")
 
 

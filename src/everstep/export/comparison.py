@@ -60,7 +60,7 @@ def check_same(
             f"loads back with outputs of shape {got}, the model's are {wanted}", key=key, received=received
         )
     tolerance = _tolerance(model)
-    worst = max((_difference(a, b) for a, b in zip(expected, actual, strict=True)), default=0.0)
+    worst = largest_difference(expected, actual)
     if not worst <= tolerance:
         raise TrainingError(
             f"does not have the outputs of the trained model: they differ by {worst:.2g} of their scale, "
@@ -69,6 +69,11 @@ def check_same(
             received=received,
             remedy="look for layers whose call depends on Python state",
         )
+
+
+def largest_difference(expected: list[np.ndarray], actual: list[np.ndarray]) -> float:
+    """Returns by how much outputs of the same shapes differ at most, relative to the largest value of each."""
+    return max((_difference(a, b) for a, b in zip(expected, actual, strict=True)), default=0.0)
 
 
 def _difference(expected: np.ndarray, actual: np.ndarray) -> float:

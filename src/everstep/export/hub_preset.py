@@ -7,6 +7,7 @@ for the models that KerasHub can convert.
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from everstep import storage
 from everstep.engine.hub import adapted_layers, greedy, keras_hub
 from everstep.engine.late_tensorflow import not_found
-from everstep.errors import TrainingError, UsageError, plain_text
+from everstep.errors import TrainingError, UsageError, missing_extra, plain_text
 from everstep.export.comparison import check_same, flat_arrays, live_outputs, unchanged
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,11 @@ def export_transformers(model: Any, path: storage.PathLike, sample: Any, preset:
       preset: The exported preset: its weights are converted.
 
     Raises:
+      UsageError: The package that writes its files is not installed.
       TrainingError: It loads back with other outputs. Nothing is written.
     """
+    if importlib.util.find_spec("safetensors") is None:
+        raise missing_extra("safetensors", "hub", "a folder for Transformers")
     merged = _loaded(model, preset)
     with storage.atomic_path(path) as temporary:
         with not_found():

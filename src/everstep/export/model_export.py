@@ -24,6 +24,7 @@ from everstep.engine.hub import adapted_layers, is_hub_task
 from everstep.errors import TrainingError, UsageError
 from everstep.export import hub_preset
 from everstep.export.comparison import unchanged
+from everstep.export.dequantized import without_quantization
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 from everstep.export.torch_program import export_torch_program
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 SAVED_MODEL = "saved_model"
 """The name of a SavedModel in a run's `export/`."""
+
+_WITHOUT_ADAPTERS = ("model.keras", hub_preset.PRESET, hub_preset.TRANSFORMERS)
+"""The formats into which Keras merges adapters; a quantized model is written in floating point."""
 
 _SAMPLES = 8  # to compare an export on
 _RANDOM_SAMPLES, _OPEN_SIZE = 2, 32  # of a random batch: its size, and the size of other open dimensions
@@ -117,9 +121,12 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     stateful = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
     states = [state for layer in stateful for state in keras.tree.flatten(getattr(layer, "states", None) or [])]
     with unchanged(states):  # the comparison calls the model
+        merged: Any = None
         for name, write in _formats(model, directory):
             try:
-                write(model, directory / name, sample)
+                if name in _WITHOUT_ADAPTERS and merged is None:
+                    merged = without_quantization(model, sample)
+                write(merged if name in _WITHOUT_ADAPTERS else model, directory / name, sample)
                 written.append(directory / name)
             except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
                 logger.warning("not exported as %s: %s", name, error)

@@ -22,7 +22,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 
-from everstep.errors import UsageError
+from everstep.errors import BadDataError, UsageError
 from everstep.gang.coordinates import COORDINATOR, NUM_PROCESSES, PROCESS_ID, Coordinates, Member, find_coordinates
 from everstep.gang.one import Gang
 from everstep.gang.roll_call import JOIN_SECONDS, join_seconds, meet, refuse_together, watched
@@ -86,7 +86,7 @@ def failing_together() -> Iterator[None]:
         current_gang().barrier("the end")
         raise
     except Exception as error:
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError | BadDataError):
             error.announced |= current_gang().fail("; ".join(str(error).splitlines()), exit_code=2)
         else:
             current_gang().fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")

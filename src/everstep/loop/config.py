@@ -176,13 +176,15 @@ class TrainerConfig(Config):
     """The steps to trace into `profile/`, as `200..220`; `auto`: some, once everything is compiled. Empty: none."""
 
     def with_learning_rate_length(self, train_steps: int | None = None) -> Self:
-        """Returns the settings with a learning-rate schedule that ends with training, if its length is not set.
+        """Returns the settings with a learning-rate schedule that ends with training, and the steps of its warmup.
+
+        Those that are set in steps stay as they are.
 
         Args:
           train_steps: The number of training steps; by default `self.train_steps`.
         """
         steps = self.train_steps if train_steps is None else train_steps
-        if steps is None or self.optimizer_config.unset_learning_rate_length is None:
+        if steps is None or not self.optimizer_config.unset_lengths:
             return self
         new = self.replace()
         new.optimizer_config = self.optimizer_config.with_length(steps)

@@ -28,7 +28,7 @@ def create_trainer(
     Raises:
       UsageError: The task is trained in stages, and `trainer_cls` cannot do that.
     """
-    if params.trainer.optimizer_config.unset_learning_rate_length is not None:
+    if params.trainer.optimizer_config.unset_lengths:
         params = params.replace(trainer=params.trainer.with_learning_rate_length())
     backend.prepare(params.runtime.seed, params.runtime.deterministic)
     with precision(params.runtime.mixed_precision_dtype):

@@ -23,7 +23,7 @@ from everstep.engine.feed import Feed
 from everstep.engine.model_settings import prepare_model
 from everstep.engine.state import EVALUATED, name_variables
 from everstep.engine.xla import compiler_options
-from everstep.errors import TrainingError, UsageError, problems_under
+from everstep.errors import BadDataError, Problem, TrainingError, UsageError, problems_under
 from everstep.loop.frozen import FrozenWeights
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
@@ -148,7 +148,8 @@ class Trainer:
           skipper: Trains single steps up to its `until`, checks each, and skips bad batches.
 
         Raises:
-          TrainingError: The training data ended too early, or a batch is invalid.
+          TrainingError: The training data ended too early.
+          BadDataError: A batch is invalid, or cannot be read.
         """
         if self._train_feed is None:
             raise UsageError("this trainer was created to evaluate only", remedy="Trainer(…, train=True)")
@@ -174,7 +175,8 @@ class Trainer:
             if self.global_step == 0:
                 raise
             when = f"after step {self.global_step}: "
-            raise TrainingError([dataclasses.replace(p, reason=when + p.reason) for p in error.problems]) from error
+            problems = [dataclasses.replace(p, reason=when + p.reason) for p in error.problems]
+            raise BadDataError([self._in_train_data(problem) for problem in problems]) from error
         ended = done < num_steps and not stopped and may_wait()
         if ended and not self._set_counted_batches():
             total = self.config.trainer.train_steps
@@ -184,6 +186,11 @@ class Trainer:
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
         return self._logs(self._updates_without_effect.watch if done == num_steps or ended else None)
+
+    def _in_train_data(self, problem: Problem) -> Problem:
+        """Returns a problem with one of the keys of the data section under that section."""
+        of_data = problem.key and hasattr(self.config.task.train_data, problem.key)
+        return problem.under("task.train_data") if of_data else problem
 
     def _steps_left(self) -> int | None:
         """Returns how many steps are left to train, as configured; None if that is unknown."""

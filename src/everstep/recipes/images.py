@@ -70,7 +70,9 @@ class ImageFilesConfig(TaskConfig):
         if not 0 <= self.model.dropout < 1:
             yield Problem("model.dropout", "must be from 0 to below 1", received=self.model.dropout)
         least = 2**self.model.stages
-        if min(self.train_data.height_and_width) < least:
+        if self.train_data.size is None:
+            yield Problem("train_data.size", "is required")
+        elif min(self.train_data.height_and_width) < least:
             reason = f"is too small for {self.model.stages} stages, each of which halves it"
             remedy = f"use at least {least}, or lower model.stages"
             yield Problem("train_data.size", reason, received=self.train_data.size, remedy=remedy)

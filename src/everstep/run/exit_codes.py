@@ -1,8 +1,8 @@
 """How a training program ends: the message of the error that ended it, and its exit code.
 
-0 done, 1 failed, 2 bad input, 130 interrupted, 143 stopped by SIGTERM (or the requeue exit code). Bad input and failed
-runs print one message. An error in the user's code shows where it happened there; `EVERSTEP_TRACEBACK=1`, or
-`--traceback` on the command line, shows every frame of any error.
+0 done, 1 failed, 2 bad input or bad data, 130 interrupted, 143 stopped by SIGTERM (or the requeue exit code). Bad
+input and failed runs print one message. An error in the user's code shows where it happened there;
+`EVERSTEP_TRACEBACK=1`, or `--traceback` on the command line, shows every frame of any error.
 """
 
 import os
@@ -32,17 +32,16 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
       error: The exception that was raised.
       name: The prefix of each line.
     """
-    expected = isinstance(error, UsageError | TrainingError)
     interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
     if wants_traceback() and not interrupted:
         print(redaction.text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if interrupted:
         _print_interruption(error, name)
         return error.exit_code if isinstance(error, Interrupted) else 130
-    if expected:
+    if isinstance(error, UsageError | TrainingError):
         if not getattr(error, "announced", False):
             print(f"{name}error: {redaction.text(str(error))}", file=sys.stderr, flush=True)
-        return 1 if isinstance(error, TrainingError) else 2
+        return error.exit_code
     if not wants_traceback():
         for line in _unexpected(error, name):
             print(redaction.text(line), file=sys.stderr)

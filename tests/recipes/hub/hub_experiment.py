@@ -12,9 +12,9 @@ if __name__ == "__main__":
         {
             "task": {"preset": preset, "lora": {"rank": 2}, "train_data": data, "validation_data": data},
             "trainer": {
-                "train_steps": 60,
+                "train_steps": 150,
                 "steps_per_loop": 5,
-                "validation_interval": 30,
+                "validation_interval": 50,
                 "checkpoint_interval": 5,
                 "optimizer_config": {
                     "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},

@@ -1,4 +1,4 @@
-"""LoRA runs in processes of their own: killed at any instant, and without TensorFlow."""
+"""Runs on LoRA, texts and images in processes of their own: killed at any instant, and without TensorFlow."""
 
 import json
 import os
@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
+from PIL import Image
 
 from everstep.testing.hub import TEXT
 
@@ -27,8 +29,12 @@ def texts(tmp_path_factory):
 
 
 def start(program, preset, texts, directory):
+    return run([*program, preset, texts, str(directory)])
+
+
+def run(arguments):
     env = {**os.environ, "KERAS_BACKEND": keras.backend.backend()}
-    command = [sys.executable, *program, preset, texts, str(directory)]
+    command = [sys.executable, *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -47,25 +53,75 @@ def newest(directory):
     return max((int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdigit()), default=0)
 
 
-def test_a_killed_lora_run_ends_with_the_same_bits(tiny_preset, texts, tmp_path):
-    preset = tiny_preset("causal_lm", "gpt2")
-    finish(start([str(PROGRAM)], preset, texts, tmp_path / "whole"))
-    kills, draw = 0, random.Random(0)
-    while kills < 3:
-        process = start([str(PROGRAM)], preset, texts, tmp_path / "killed")
-        known = newest(tmp_path / "killed")
-        while process.poll() is None and newest(tmp_path / "killed") <= known:
+def check_kills(command, tmp_path):
+    """Compares a run that is killed three times, each at a random instant after a new checkpoint, with a whole one.
+
+    `command` returns the arguments of Python for a directory.
+    """
+    finish(run(command(tmp_path / "whole")))
+    killed, draw = tmp_path / "killed", random.Random(0)
+    for _ in range(3):
+        known, process = newest(killed), run(command(killed))
+        while process.poll() is None and newest(killed) <= known:
             time.sleep(0.01)  # until it has written another checkpoint
         time.sleep(draw.random() * 0.3)
-        if process.poll() is not None:
-            break
+        assert process.poll() is None, process.communicate()[0]  # it must not be done before it is killed
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        kills += 1
-    assert kills
-    finish(start([str(PROGRAM)], preset, texts, tmp_path / "killed"))
-    assert record(tmp_path / "killed")["digest"] == record(tmp_path / "whole")["digest"]
-    assert len(record(tmp_path / "killed")["attempts"]) == kills + 1
+    finish(run(command(killed)))
+    assert record(killed)["digest"] == record(tmp_path / "whole")["digest"]
+    assert [attempt["reason"] for attempt in record(killed)["attempts"]] == ["killed", "killed", "killed", "done"]
+
+
+def test_a_killed_lora_run_ends_with_the_same_bits(tiny_preset, texts, tmp_path):
+    """On packed texts."""
+    preset = tiny_preset("causal_lm", "gpt2")
+    check_kills(lambda directory: [str(PROGRAM), preset, texts, str(directory)], tmp_path)
+
+
+OFTEN = ("trainer.steps_per_loop=5", "trainer.checkpoint_interval=5", "trainer.max_to_keep=2", "--no-export")
+
+
+def test_a_killed_run_on_packed_texts_ends_with_the_same_bits(texts, tmp_path):
+    """The whole model, with dropout, from texts of unequal lengths."""
+    overrides = [
+        *(f"task.{section}.{value}" for section in ("train_data", "validation_data") for value in _packed(texts)),
+        "task.model={layers: 2, heads: 2, width: 32, dropout: 0.1}",
+        "trainer.train_steps=150",
+        "trainer.validation_interval=50",
+    ]
+    command = ["-m", "everstep", "train", "text/gpt2_shakespeare", *overrides, *OFTEN]
+    check_kills(lambda directory: [*command, "--model-dir", str(directory)], tmp_path)
+
+
+def _packed(texts):
+    return f"input_path={texts}", "packing=true", "global_batch_size=2"
+
+
+def test_a_killed_run_on_an_image_folder_ends_with_the_same_bits(tmp_path):
+    """Augmented by two workers, with a part of the images left out for evaluation."""
+    generator = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(40):
+            pixels = generator.integers(0, 256, (24, 20, 3)).astype("uint8")
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
+    data = {
+        "input_path": str(tmp_path / "photos"),
+        "size": 16,
+        "global_batch_size": 8,
+        "validation_split": 0.2,
+        "workers": 2,
+        "augmentation": "{flip: horizontal, crop: 0.6, colour: 0.2, operations: 1}",
+    }
+    overrides = [
+        *(f"task.train_data.{name}={value}" for name, value in data.items()),
+        "task.model={filters: 4, stages: 2, blocks: 1, dropout: 0.1}",
+        "trainer.train_steps=150",
+        "trainer.validation_interval=50",
+    ]
+    command = ["-m", "everstep", "train", "image/folder", *overrides, *OFTEN]
+    check_kills(lambda directory: [*command, "--model-dir", str(directory)], tmp_path)
 
 
 WITHOUT = """

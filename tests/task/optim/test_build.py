@@ -124,7 +124,7 @@ def test_clipping_is_passed_to_the_optimizer():
         ({"learning_rate": {"type": "polynomial"}}, r"polynomial\.decay_steps: is required"),
         (
             {"warmup": {"type": "linear"}},
-            r"^trainer\.optimizer_config\.warmup\.linear\.warmup_steps: is required$",
+            r"^trainer\.optimizer_config\.warmup\.linear\.warmup_steps: is required: set it, or warmup_share$",
         ),
         (
             {"warmup": {"type": "linear", "linear": {"warmup_steps": -1}}},

@@ -27,6 +27,7 @@ def test_defaults():
         },
         "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
         "warmup": {"type": None},
+        "layer_rates": None,
         "ema": None,
         "gradient_accumulation_steps": 1,
     }
@@ -264,13 +265,59 @@ def test_averages_that_never_change():
 def test_a_schedule_without_a_length_is_as_long_as_training(type_: str, field: str):
     config = OptimizationConfig({"learning_rate": {"type": type_, type_: {"initial_learning_rate": 0.1, "offset": 20}}})
     config.validate()
-    assert config.unset_learning_rate_length == f"learning_rate.{type_}.{field}"
+    assert config.unset_lengths == [f"learning_rate.{type_}.{field}"]
     filled = config.with_length(100)
     assert getattr(filled.learning_rate.get(), field) == 80, "the schedule ends at step 100"
-    assert config.unset_learning_rate_length is not None, "the original config is unchanged"
-    assert filled.unset_learning_rate_length is None
+    assert config.unset_lengths, "the original config is unchanged"
+    assert not filled.unset_lengths
     assert filled.with_length(7) is filled
-    assert OptimizationConfig().unset_learning_rate_length is None
+    assert not OptimizationConfig().unset_lengths
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.05, 50), (0.0004, 1), (0, 0), (1, 1000)])
+@pytest.mark.parametrize("type_", ["linear", "polynomial"])
+def test_a_warmup_may_be_a_share_of_training(type_: str, share: float, steps: int):
+    config = OptimizationConfig({"warmup": {"type": type_, type_: {"warmup_share": share}}})
+    config.validate()
+    assert config.unset_lengths == [f"warmup.{type_}.warmup_steps"]
+    warmup = config.with_length(1000).warmup.get()
+    assert (warmup.warmup_steps, warmup.warmup_share) == (steps, None)
+
+
+def test_a_share_gives_way_to_steps_and_steps_to_a_share():
+    warmup = OptimizationConfig({"warmup": {"type": "linear", "linear": {"warmup_share": 0.1}}})
+    steps = warmup.replace(warmup={"linear": {"warmup_steps": 7}})
+    assert not steps.unset_lengths
+    assert steps.with_length(1000).warmup.get().warmup_steps == 7
+    again = steps.replace(warmup={"linear": {"warmup_share": 0.2}})
+    assert again.with_length(1000).warmup.get().warmup_steps == 200
+
+
+def test_warmups_without_a_valid_length_are_refused():
+    def of(**fields):
+        return wrong(warmup={"type": "linear", "linear": fields})
+
+    assert of() == ["warmup.linear.warmup_steps: is required: set it, or warmup_share"]
+    assert of(warmup_share=10) == ["warmup.linear.warmup_share: received 10.0, must be from 0 to 1"]
+    assert of(warmup_share=-0.1) == ["warmup.linear.warmup_share: received -0.1, must be from 0 to 1"]
+    assert "they are alternatives" in of(warmup_share=0.1, warmup_steps=5)[0]
+
+
+def test_rates_by_layer_that_cannot_be_used_are_refused():
+    def of(**fields):
+        return wrong(layer_rates=fields)
+
+    assert of() == ["layer_rates: changes nothing: set factors or decay"]
+    assert of(factors={"bias": 0}) == [
+        "layer_rates.factors: received {'bias': 0.0}, must be more than 0, and finite: "
+        "freeze variables that should not be trained"
+    ]
+    assert len(of(factors={"bias": -1, "kernel": float("inf")})) == 2
+    assert of(factors={"(": 2})[0].startswith("layer_rates.factors: received '(', is not a regular expression")
+    for decay in (0, -0.5, 1.1):
+        assert of(decay=decay) == [f"layer_rates.decay: received {float(decay)}, must be more than 0, and at most 1"]
+    assert of(decay=0.9, blocks="layer_[0-9]+")[0].startswith("layer_rates.blocks: received 'layer_[0-9]+', has no")
+    assert of(factors={"bias": 2}, blocks="(a)")[0].startswith("layer_rates.blocks: received '(a)', is used by decay")
 
 
 @pytest.mark.parametrize(("warmup_steps", "key"), [(99, None), (100, "warmup.linear.warmup_steps")])

@@ -1,7 +1,8 @@
 """Every optimizer compared with its formula in NumPy over several steps, on the configured backend."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -16,17 +17,17 @@ pytestmark = pytest.mark.backend
 RATE = 0.1
 STEPS = 5
 Array = np.ndarray
-Update = Callable[[Array, Array, int], Array]
-"""Takes a weight, its gradient and the step, counted from 1; returns the new weight."""
+Update = Callable[[Array, Array, int, float], Array]
+"""Takes a weight, its gradient, the step, counted from 1, and the learning rate; returns the new weight."""
 
 
 def sgd(momentum: float = 0.0, nesterov: bool = False) -> Update:
     velocity: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal velocity
-        velocity = momentum * velocity - RATE * g
-        return w + (momentum * velocity - RATE * g if nesterov else velocity)
+        velocity = momentum * velocity - rate * g
+        return w + (momentum * velocity - rate * g if nesterov else velocity)
 
     return update
 
@@ -35,11 +36,11 @@ def adam(decay: float = 0.0, epsilon: float = 1e-7) -> Update:
     m: Any = 0.0
     v: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal m, v
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        rate = RATE * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)  # the paper's last form, where epsilon is not corrected
-        return w - RATE * decay * w - rate * m / (np.sqrt(v) + epsilon)
+        length = rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)  # the paper's last form, where epsilon is not corrected
+        return w - rate * decay * w - length * m / (np.sqrt(v) + epsilon)
 
     return update
 
@@ -52,12 +53,12 @@ def lamb(decay: float, adapts: bool) -> Update:
     m: Any = 0.0
     v: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal m, v
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + decay * w
         ratio = norm(w) / norm(u) if adapts and norm(w) > 0 and norm(u) > 0 else 1.0
-        return w - RATE * ratio * u
+        return w - rate * ratio * u
 
     return update
 
@@ -65,16 +66,16 @@ def lamb(decay: float, adapts: bool) -> Update:
 def lars(decay: float, adapts: bool, nesterov: bool, classic: bool) -> Update:
     v: Any = 0.0
 
-    def scale(w: Array, u: Array) -> float:
-        return RATE * (0.02 * norm(w) / norm(u) if adapts and norm(w) > 0 and norm(u) > 0 else 1.0)
+    def scale(w: Array, u: Array, rate: float) -> float:
+        return rate * (0.02 * norm(w) / norm(u) if adapts and norm(w) > 0 and norm(u) > 0 else 1.0)
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal v
         g = g + decay * w
-        step = scale(w, g) * g if classic else g
+        step = scale(w, g, rate) * g if classic else g
         v = 0.8 * v + step
         u = 0.8 * v + step if nesterov else v
-        return w - (u if classic else scale(w, u) * u)
+        return w - (u if classic else scale(w, u, rate) * u)
 
     return update
 
@@ -84,10 +85,10 @@ def rmsprop(centered: bool, momentum: float) -> Update:
     mean: Any = 0.0
     velocity: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal square, mean, velocity
         square, mean = 0.9 * square + 0.1 * g**2, 0.9 * mean + 0.1 * g
-        velocity = momentum * velocity + RATE * g / np.sqrt(square - (mean**2 if centered else 0) + 1e-7)
+        velocity = momentum * velocity + rate * g / np.sqrt(square - (mean**2 if centered else 0) + 1e-7)
         return w - velocity
 
     return update
@@ -96,10 +97,10 @@ def rmsprop(centered: bool, momentum: float) -> Update:
 def adagrad() -> Update:
     total: Any = 0.1
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal total
         total = total + g**2
-        return w - RATE * g / np.sqrt(total + 1e-7)
+        return w - rate * g / np.sqrt(total + 1e-7)
 
     return update
 
@@ -108,7 +109,7 @@ def adafactor(relative: bool, threshold: float = 1.0) -> Update:
     rows: Any = 0.0
     columns: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal rows, columns
         decay, square = 1 - t**-0.8, g**2 + 1e-30
         if w.ndim == 1:
@@ -120,8 +121,8 @@ def adafactor(relative: bool, threshold: float = 1.0) -> Update:
             v = np.outer(rows, columns) / rows.sum()
         u = g / np.sqrt(v)
         u = u / max(1.0, np.sqrt((u**2).mean()) / threshold)
-        rate = min(RATE, t**-0.5) if relative else RATE
-        return w - rate * max(1e-3, np.sqrt((w**2).mean())) * u
+        length = min(rate, t**-0.5) if relative else rate
+        return w - length * max(1e-3, np.sqrt((w**2).mean())) * u
 
     return update
 
@@ -129,7 +130,7 @@ def adafactor(relative: bool, threshold: float = 1.0) -> Update:
 def muon(decay: float, nesterov: bool = True, scale: float | None = 0.2) -> Update:
     m: Any = 0.0
 
-    def update(w: Array, g: Array, t: int) -> Array:
+    def update(w: Array, g: Array, t: int, rate: float) -> Array:
         nonlocal m
         m = 0.95 * m + g
         x = g + 0.95 * m if nesterov else m
@@ -137,7 +138,7 @@ def muon(decay: float, nesterov: bool = True, scale: float | None = 0.2) -> Upda
         for _ in range(5):
             a = x @ x.T
             x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-        return w - RATE * decay * w - RATE * x * (1.0 if scale is None else scale * np.sqrt(max(w.shape)))
+        return w - rate * decay * w - rate * x * (1.0 if scale is None else scale * np.sqrt(max(w.shape)))
 
     return update
 
@@ -155,19 +156,22 @@ def gradients() -> Iterator[dict[str, Array]]:
 
 
 def expected(
-    update: Callable[[str], Update], change: Callable[[dict[str, Array]], dict[str, Array]]
+    update: Callable[[str], Update],
+    change: Callable[[dict[str, Array]], dict[str, Array]] = lambda grads: grads,
+    factors: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Array]:
     values, updates = weights(), {name: update(name) for name in weights()}
     for step, grads in enumerate(gradients(), 1):
         grads = change(grads)
-        values = {name: updates[name](values[name], grads[name], step) for name in values}
+        rates = {name: RATE * factors.get(name, 1.0) for name in values}
+        values = {name: updates[name](values[name], grads[name], step, rates[name]) for name in values}
     return values
 
 
-def found(type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,)) -> dict[str, Array]:
+def found(type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,), **more: Any) -> dict[str, Array]:
     """Returns the weights after the updates of an optimizer; each gradient is the average of several shares."""
     parts = {"optimizer": {"type": type_, type_: fields}, "learning_rate": {"constant": {"learning_rate": RATE}}}
-    optimizer = build(OptimizationConfig({**parts, "gradient_accumulation_steps": len(shares)}))
+    optimizer = build(OptimizationConfig({**parts, "gradient_accumulation_steps": len(shares), **more}))
     with keras.name_scope("layer"):
         variables = {name: keras.Variable(value, dtype="float32", name=name) for name, value in weights().items()}
     for grads, share in itertools.product(gradients(), shares):
@@ -239,7 +243,7 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("type_", "fields", "update"), CASES)
 def test_updates_follow_the_formula(type_: str, fields: dict[str, Any], update: Callable[[str], Update]):
-    values, wanted = found(type_, fields), expected(update, lambda grads: grads)
+    values, wanted = found(type_, fields), expected(update)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
@@ -248,7 +252,21 @@ def test_updates_follow_the_formula(type_: str, fields: dict[str, Any], update: 
 def test_gradients_of_several_steps_count_as_their_average(
     type_: str, fields: dict[str, Any], update: Callable[[str], Update]
 ):
-    values, wanted = found(type_, fields, (0.25, 2.0, 0.75)), expected(update, lambda grads: grads)
+    values, wanted = found(type_, fields, (0.25, 2.0, 0.75)), expected(update)
+    for name, value in values.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.daily("torch")
+@pytest.mark.parametrize("shares", [(1.0,), (0.5, 1.5)])
+@pytest.mark.parametrize(("type_", "fields", "update"), CASES)
+def test_a_layer_is_updated_at_its_own_rate(
+    type_: str, fields: dict[str, Any], update: Callable[[str], Update], shares: tuple[float, ...]
+):
+    """Also its weight decay follows that rate, where the optimizer multiplies both."""
+    factors = {"kernel": 0.3, "zeros": 2.0}
+    values = found(type_, fields, shares, layer_rates={"factors": {"/kernel$": 0.3, "zeros": 2.0}})
+    wanted = expected(update, factors=factors)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 

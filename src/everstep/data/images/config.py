@@ -63,8 +63,9 @@ class ImageDataConfig(DataConfig):
 
     _may_change: ClassVar[frozenset[str]] = frozenset({"workers", "worker_kind"})
 
-    size: int | list[int] = 224
-    """Height and width of the images, `[height, width]`, or one number for both."""
+    size: int | list[int] | None = 224
+    """Height and width of the images, `[height, width]`, or one number for both. None: that of the task's model, where
+    the task knows it."""
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     resize: Literal["stretch", "crop", "pad"] = "crop"
@@ -84,13 +85,19 @@ class ImageDataConfig(DataConfig):
 
     @property
     def height_and_width(self) -> tuple[int, int]:
-        """The size of the images."""
+        """The size of the images.
+
+        Raises:
+          UsageError: It is None, and nobody has set it.
+        """
+        if self.size is None:
+            raise UsageError("is required", key="size", remedy="set it to a number, or to [height, width]")
         height, width = [self.size] * 2 if isinstance(self.size, int) else self.size
         return height, width
 
     def _problems(self) -> Iterator[Problem]:
         yield from super()._problems()
-        sides = [self.size] if isinstance(self.size, int) else self.size
+        sides = [self.size] if isinstance(self.size, int) else self.size or [1, 1]
         if len(sides) not in (1, 2) or (len(sides) == 1 and not isinstance(self.size, int)):
             yield Problem("size", "must be one number, or [height, width]", received=self.size)
         elif min(sides) < 1:

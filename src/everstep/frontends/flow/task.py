@@ -144,8 +144,15 @@ class FlowTask(abc.ABC):
         model.compile(optimizer=self.build_optimizer(), loss=self.params.loss, metrics=metrics)
 
     def build_optimizer(self) -> Any:
-        """Returns the optimizer that `optimizer.yaml` describes."""
+        """Returns the optimizer that `optimizer.yaml` describes.
+
+        Raises:
+          UsageError: It cannot be built, or sets rates by layer, which a compiled model does not record.
+        """
         self._used_optimizer = True
+        if self.optimizer_config.layer_rates is not None:
+            reason, remedy = "flows have one learning rate", "remove it, or train an experiment"
+            raise UsageError(reason, key="optimizer.layer_rates", remedy=remedy)
         from everstep.task.optim.build import build  # brings Keras
 
         return build(self.optimizer_config, "optimizer")

@@ -68,8 +68,7 @@ class Stages:
             self.end("failed" if isinstance(error, Exception) else "ended")
             if not isinstance(error, UsageError | TrainingError):
                 raise
-            kind = UsageError if isinstance(error, UsageError) else TrainingError
-            raise kind(f"{failed} failed: {error}") from error
+            raise type(error)(f"{failed} failed: {error}") from error
         self.end()
 
 

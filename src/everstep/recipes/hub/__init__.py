@@ -50,7 +50,7 @@ def image_classifier_task(config: ImageClassifierConfig, **kwargs: Any) -> Any:
 
 @register_experiment("hub/image_classifier")
 def image_classifier() -> ExperimentConfig:
-    """A KerasHub classifier of images: set task.preset, task.classes, task.train_data.input_path and its size."""
+    """A KerasHub classifier of images: set task.preset, task.classes and task.train_data.input_path."""
     return ExperimentConfig(task=ImageClassifierConfig(), trainer=_trainer(rate=5e-5))
 
 
@@ -65,7 +65,7 @@ def _trainer(rate: float) -> TrainerConfig:
             {
                 "optimizer": {"type": "adamw", "adamw": {"exclude_from_weight_decay": ["bias", "norm"]}},
                 "learning_rate": {"type": "cosine", "cosine": {"initial_learning_rate": rate}},
-                "warmup": {"type": "linear", "linear": {"warmup_steps": steps // 20}},
+                "warmup": {"type": "linear", "linear": {"warmup_share": 0.05}},
             }
         ),
     )

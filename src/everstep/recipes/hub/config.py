@@ -172,10 +172,10 @@ class ImageClassifierConfig(ClassifierConfig):
     """Classifies images in files."""
 
     train_data: ImageDataConfig = dataclasses.field(
-        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=True)
+        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=True, size=None)
     )
-    """Images to train on."""
+    """Images to train on. If `size` is not set, they have the size of the preset."""
     validation_data: ImageDataConfig = dataclasses.field(
-        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=False)
+        default_factory=lambda: ImageDataConfig(global_batch_size=32, is_training=False, size=None)
     )
-    """Images to evaluate on."""
+    """Images to evaluate on. If `size` is not set, they have the size of those to train on."""

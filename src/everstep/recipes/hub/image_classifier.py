@@ -22,6 +22,7 @@ class ImageClassifierTask(ClassificationTask):
 
     _scale: Any = 1.0
     _offset: Any = 0.0
+    _sizes: tuple[Any, ...] = ()
 
     def build_model(self) -> keras.Model:
         """Returns the model of the preset with a logit per class."""
@@ -29,15 +30,19 @@ class ImageClassifierTask(ClassificationTask):
         converter = getattr(model.preprocessor, "image_converter", None)
         self._scale = 1.0 if converter is None or converter.scale is None else converter.scale
         self._offset = 0.0 if converter is None or converter.offset is None else converter.offset
-        height, width = self.task_config.train_data.height_and_width
-        wanted = tuple(model.input_shape[1:3])
-        if any(one not in (None, size) for one, size in zip(wanted, (height, width), strict=True)):
-            raise UsageError(
-                f"the model of the preset takes images of {wanted[0]} × {wanted[1]}",
-                key="task.train_data.size",
-                received=self.task_config.train_data.size,
-                remedy=f"set it to {list(wanted)}",
-            )
+        fixed = tuple(model.input_shape[1:3])
+        usual = getattr(converter, "image_size", None) or (None, None)
+        self._sizes = tuple(one or other for one, other in zip(fixed, usual, strict=True))
+        for name in ("train_data", "validation_data"):
+            size = getattr(self.task_config, name).size
+            given = fixed if size is None else getattr(self.task_config, name).height_and_width
+            if any(one not in (None, side) for one, side in zip(fixed, given, strict=True)):
+                raise UsageError(
+                    f"the model of the preset takes images of {fixed[0]} × {fixed[1]}",
+                    key=f"task.{name}.size",
+                    received=size,
+                    remedy=f"set it to {list(fixed)}, or remove it",
+                )
         return model
 
     def base_weights(self) -> str:
@@ -54,5 +59,22 @@ class ImageClassifierTask(ClassificationTask):
         return floats * ops.cast(self._scale, "float32") + ops.cast(self._offset, "float32")
 
     def build_inputs(self, params: ImageDataConfig, input_context: Any = None) -> ImageSource:
-        """Returns the images that `params` name, with the number of the class of each."""
+        """Returns the images that `params` name, with the number of the class of each.
+
+        Raises:
+          UsageError: They cannot be used, or their size is not set, and the preset has none.
+        """
+        if params.size is None:
+            params = params.replace(size=self._size())
         return ImageSource(params, self.task_config.classes)
+
+    def _size(self) -> Any:
+        """Returns the size of images for which none is set: that of the training data, or of the preset."""
+        if self.task_config.train_data.size is not None:
+            return self.task_config.train_data.size
+        if not self._sizes:  # nobody has built a model yet
+            self.build_model()
+        if None in self._sizes:
+            reason = "is required: the model of the preset takes images of any size"
+            raise UsageError(reason, key="size", remedy="set it to a number, or to [height, width]")
+        return list(self._sizes)

@@ -1,13 +1,15 @@
 """The task of `hub/text_classifier`: a KerasHub classifier of texts, trained whole or by adapters."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.data.records import open_records
+from everstep.data.array_file import ArrayFile
+from everstep.data.records import Records, open_records
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import UsageError
 from everstep.recipes.hub.config import LabelledTextConfig
@@ -24,6 +26,9 @@ SPECIAL = 2
 
 class TextClassifierTask(ClassificationTask):
     """Classifies texts with the model of a preset."""
+
+    rows_at_once = 256
+    """Texts that are in memory at once, while they are tokenized."""
 
     _preprocessor: Any = None
 
@@ -44,42 +49,62 @@ class TextClassifierTask(ClassificationTask):
         if not params.input_path:
             raise UsageError("is empty", key="input_path", remedy="name files such as 'data/*.jsonl'")
         records = open_records(params.input_path, columns=(params.text_column, params.label_column))
-        rows = records.read(range(len(records)))
-        texts, labels = [], []
-        for number, row in enumerate(rows):
-            for column in (params.text_column, params.label_column):
-                if row.get(column) in (None, ""):
-                    raise records.error(number, f"has no {column!r}")
-            texts.append(str(row[params.text_column]))
-            labels.append(self._class(records, number, row[params.label_column]))
         own = int(self._preprocessor.sequence_length)
-        length = params.sequence_length or own
-        self._check_lengths(records, texts, length, params.long_texts)
-        with not_found():
-            self._preprocessor.sequence_length = length
-            tokens = self._preprocessor(texts)
+        self._preprocessor.sequence_length = params.sequence_length or own
+        try:
+            with not_found():
+                return self._tokenized(records, params)
+        finally:
             self._preprocessor.sequence_length = own
-        arrays = {name: np.asarray(keras.ops.convert_to_numpy(array)).astype("int32") for name, array in tokens.items()}
-        return arrays, np.array(labels, "int32")
 
-    def _class(self, records: Any, number: int, label: Any) -> int:
-        classes = self.task_config.classes
-        if str(label) in classes:
-            return classes.index(str(label))
-        if isinstance(label, int) and 0 <= label < len(classes):
-            return label
+    def _tokenized(self, records: Records, params: LabelledTextConfig) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns the tokens and the classes of all rows; the tokens are in files, and in memory only while used."""
+        labels = np.zeros(len(records), "int32")
+        lengths = np.zeros(len(records), "int64")
+        files: dict[str, ArrayFile] = {}
+        with contextlib.ExitStack() as opened:
+            for start in range(0, len(records), self.rows_at_once):
+                numbers = range(start, min(start + self.rows_at_once, len(records)))
+                rows = list(zip(numbers, records.read(numbers), strict=True))
+                texts = [str(self._value(records, number, row, params.text_column)) for number, row in rows]
+                for number, row in rows:
+                    label = self._value(records, number, row, params.label_column)
+                    labels[number] = self._class(records, number, label)
+                tokens = self._preprocessor.tokenizer.tokenize(texts)
+                lengths[start : numbers.stop] = [len(one) + SPECIAL for one in tokens]
+                if params.long_texts == "refuse":
+                    self._refuse_long(records, lengths, numbers.stop)
+                for name, array in self._preprocessor(texts).items():
+                    if name not in files:
+                        files[name] = opened.enter_context(ArrayFile())
+                    files[name].append(keras.ops.convert_to_numpy(array).astype("int32"))
+            arrays = {name: file.array() for name, file in files.items()}
+        if long := int(np.count_nonzero(lengths > self._preprocessor.sequence_length)):
+            text = "%d of %d texts are longer than %d tokens: their ends are left out"
+            logger.warning(text, long, len(records), self._preprocessor.sequence_length)
+        return arrays, labels
+
+    def _value(self, records: Records, number: int, row: Mapping[str, Any], column: str) -> Any:
+        if row.get(column) in (None, ""):
+            raise records.error(number, f"has no {column!r}")
+        return row[column]
+
+    def _class(self, records: Records, number: int, label: Any) -> int:
+        """Returns the class of a label: by its name, or by its number, which a CSV file has as text."""
+        classes, text = self.task_config.classes, str(label)
+        if text in classes:
+            return classes.index(text)
+        if text.isdecimal() and int(text) < len(classes) and not any(name.isdecimal() for name in classes):
+            return int(text)
         raise records.error(number, f"has the class {label!r}, which is not in task.classes")
 
-    def _check_lengths(self, records: Any, texts: Sequence[str], length: int, policy: str) -> None:
-        counts = [len(tokens) + SPECIAL for tokens in self._preprocessor.tokenizer.tokenize(list(texts))]
-        long = [number for number, count in enumerate(counts) if count > length]
-        if long and policy == "refuse":
-            reason = f"has {counts[long[0]]} tokens, but a row has {length} (so do {len(long) - 1} more texts)"
-            raise records.error(long[0], f"{reason}: raise sequence_length, or set long_texts=truncate")
-        if long:
-            logger.warning(
-                "%d of %d texts are longer than %d tokens: their ends are left out", len(long), len(texts), length
-            )
+    def _refuse_long(self, records: Records, lengths: np.ndarray, end: int) -> None:
+        length = self._preprocessor.sequence_length
+        long = np.flatnonzero(lengths > length)
+        if len(long):
+            reason = f"has {lengths[long[0]]} tokens, but a row has {length}; {len(long)} of the first {end} texts are"
+            remedy = "raise sequence_length, or set long_texts=truncate"
+            raise records.error(int(long[0]), f"{reason} too long", remedy=remedy)
 
 
 def load_classifier(kind: str, config: Any) -> Any:

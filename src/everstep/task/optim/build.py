@@ -14,6 +14,7 @@ from everstep.config import OneOfConfig
 from everstep.errors import NOTHING, Problem, UsageError
 from everstep.task.optim.config import OptimizationConfig, registered
 from everstep.task.optim.ema import ExponentialMovingAverage
+from everstep.task.optim.layer_rates import LayerRates
 from everstep.task.optim.optimizers import Adafactor, Lamb, Lars, Muon, SelectiveAdamW
 from everstep.task.optim.schedules import (
     CosineRestarts,
@@ -32,7 +33,7 @@ from everstep.task.optim.schedules import (
 
 
 def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") -> keras.optimizers.Optimizer:
-    """Returns the configured Keras optimizer with its learning rate schedule and, if configured, its moving average.
+    """Returns the configured Keras optimizer with its learning rate schedule, rates by layer and moving average.
 
     Args:
       config: The configuration of the optimizer.
@@ -51,6 +52,8 @@ def build(config: OptimizationConfig, path: str = "trainer.optimizer_config") ->
         )
     if config.gradient_accumulation_steps > 1:
         optimizer.gradient_accumulation_steps = config.gradient_accumulation_steps
+    if config.layer_rates is not None:
+        LayerRates(optimizer, config.layer_rates, f"{path}.layer_rates")
     return optimizer if config.ema is None else ExponentialMovingAverage(optimizer, **config.ema.as_dict())
 
 
@@ -72,14 +75,13 @@ def build_learning_rate(config: OptimizationConfig, path: str = "trainer.optimiz
 
 
 def _validate(config: OptimizationConfig, path: str) -> None:
-    """Checks a config, including that the length of its learning rate schedule is set."""
+    """Checks a config, including that the lengths of its learning rate schedule and warmup are set in steps."""
     problems: list[Problem] = []
     try:
         config.validate()
     except UsageError as error:
         problems += error.problems
-    if config.unset_learning_rate_length is not None:
-        problems.append(Problem(config.unset_learning_rate_length, "is required"))
+    problems += [Problem(key, "is required") for key in config.unset_lengths]
     if problems:
         raise UsageError([problem.under(path) for problem in problems])
 
@@ -114,7 +116,7 @@ def _exponential(staircase: bool | None, **fields: Any) -> Rate:
 def _warmup(wrapper: Callable[..., Rate]) -> Callable[..., Rate]:
     """Returns a function that creates a warmup; with 0 steps it returns the schedule itself."""
 
-    def make(schedule: Rate, warmup_steps: int, **fields: Any) -> Rate:
+    def make(schedule: Rate, warmup_steps: int, warmup_share: None, **fields: Any) -> Rate:
         return wrapper(schedule, warmup_steps=warmup_steps, **fields) if warmup_steps else schedule
 
     return make

@@ -1,4 +1,4 @@
-"""`OptimizationConfig`: the optimizer, its learning rate and its warmup, and the average of the weights.
+"""`OptimizationConfig`: the optimizer, its learning rate, warmup and rates by layer, and the average of the weights.
 
 Imports no Keras; `build.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except that
 the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own optimizer
@@ -145,10 +145,14 @@ def patterns(config: Config, *names: str) -> Iterator[Problem]:
     """Yields entries of lists that are not valid regular expressions."""
     for name, listed in _set(config, names):
         for pattern in listed:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(name, f"is not a regular expression: {error}", received=pattern)
+            yield from _wrong_pattern(name, pattern)
+
+
+def _wrong_pattern(name: str, pattern: str) -> Iterator[Problem]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(name, f"is not a regular expression: {error}", received=pattern)
 
 
 def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -769,34 +773,42 @@ LENGTHS = {"cosine": "decay_steps", "polynomial": "decay_steps", "power_linear":
 
 
 @dataclasses.dataclass
-class LinearWarmupConfig(NamedConfig):
-    """A straight line up to the schedule's value at `warmup_steps`."""
+class WarmupLengthConfig(NamedConfig):
+    """How long a warmup takes; the schedule itself is not shifted by it. One of the two is required."""
 
-    warmup_learning_rate: float = 0.0
-    """The rate at step 0."""
+    _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("warmup_steps", "warmup_share"),)
+
     warmup_steps: int | None = None
-    """Steps of warmup; the schedule itself is not shifted by them. Required."""
+    """Steps of warmup."""
+    warmup_share: float | None = None
+    """Steps of warmup as a share of training, such as 0.05, instead of `warmup_steps`."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from required(self, "warmup_steps")
-        yield from rates(self, "warmup_learning_rate")
+        if self.warmup_steps is None and self.warmup_share is None:
+            yield Problem("warmup_steps", "is required", remedy="set it, or warmup_share")
         yield from not_negative(self, "warmup_steps")
+        yield from fraction(self, "warmup_share")
 
 
 @dataclasses.dataclass
-class PolynomialWarmupConfig(NamedConfig):
-    """A power of time up to the schedule's value at `warmup_steps`."""
+class LinearWarmupConfig(WarmupLengthConfig):
+    """A straight line up to the schedule's value at the end of the warmup."""
 
-    power: float = 1.0
-    """1 is a straight line from the value at step 1; step 0 has the same value."""
-    warmup_steps: int | None = None
-    """Steps of warmup; the schedule itself is not shifted by them. Required."""
+    warmup_learning_rate: float = 0.0
+    """The rate at step 0."""
 
     def _wrong(self) -> Iterator[Problem]:
         yield from super()._wrong()
-        yield from required(self, "warmup_steps")
-        yield from not_negative(self, "warmup_steps")
+        yield from rates(self, "warmup_learning_rate")
+
+
+@dataclasses.dataclass
+class PolynomialWarmupConfig(WarmupLengthConfig):
+    """A power of time up to the schedule's value at the end of the warmup."""
+
+    power: float = 1.0
+    """1 is a straight line from the value at step 1; step 0 has the same value."""
 
 
 @dataclasses.dataclass
@@ -809,12 +821,48 @@ class WarmupConfig(OneOfConfig):
     """Along a polynomial."""
 
 
+# -- learning rates by layer ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class LayerRatesConfig(CheckedConfig):
+    """Factors of the learning rate: of variables by name, and from layer to layer of a backbone."""
+
+    factors: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Regular expressions for names of variables, and the factor of each: `{embedding: 0.1, "^logits/": 10}`."""
+    decay: float | None = None
+    """The factor from one block to the one below it, such as 0.9. What comes after the last block, such as the head of
+    a model, has the learning rate itself; what comes before the first one, such as embeddings, has the smallest."""
+    blocks: str = ""
+    """For `decay`: a regular expression with a group around the number of a block, such as `encoder_layer_([0-9]+)/`.
+    Empty: the outermost layers whose names differ in a number."""
+
+    def _wrong(self) -> Iterator[Problem]:
+        yield from super()._wrong()
+        if not self.factors and self.decay is None:
+            yield Problem("", "changes nothing", remedy="set factors or decay")
+        for pattern, factor in self.factors.items():
+            yield from _wrong_pattern("factors", pattern)
+            if not 0 < factor < math.inf:
+                remedy = "freeze variables that should not be trained" if factor == 0 else ""
+                yield Problem("factors", "must be more than 0, and finite", received={pattern: factor}, remedy=remedy)
+        if self.decay is not None and not 0 < self.decay <= 1:
+            yield Problem("decay", "must be more than 0, and at most 1", received=self.decay)
+        if self.blocks and self.decay is None:
+            yield Problem("blocks", "is used by decay only", received=self.blocks, remedy="set decay, or remove it")
+        wrong = list(_wrong_pattern("blocks", self.blocks))
+        yield from wrong
+        if self.blocks and not wrong and not re.compile(self.blocks).groups:
+            remedy = "put parentheses around it: layer_([0-9]+)/"
+            yield Problem("blocks", "has no group for the number of a block", received=self.blocks, remedy=remedy)
+
+
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class OptimizationConfig(CheckedConfig):
-    """How weights are updated: optimizer, learning rate, warmup and moving average."""
+    """How weights are updated: optimizer, learning rate, warmup, rates by layer, and moving average."""
 
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     """The optimizer."""
@@ -822,27 +870,40 @@ class OptimizationConfig(CheckedConfig):
     """Its learning rate."""
     warmup: WarmupConfig = WarmupConfig()
     """The warmup of the learning rate in the first steps."""
+    layer_rates: LayerRatesConfig | None = None
+    """Learning rates that differ from layer to layer; None for one rate."""
     ema: EMAConfig | None = None
     """A moving average of the weights; None for none."""
     gradient_accumulation_steps: int = 1
     """The number of steps whose gradients are averaged for one update; 1 updates in every step."""
 
     @property
-    def unset_learning_rate_length(self) -> str | None:
-        """The key of the length of the schedule if it is not set, so that it is the length of training; else None."""
+    def unset_lengths(self) -> list[str]:
+        """The keys of numbers of steps that follow from the length of training: of the schedule, of the warmup."""
+        found = []
         kind = self.learning_rate.type
         field = LENGTHS.get(kind or "")
-        if field is None or getattr(self.learning_rate.get(), field) is not None:
-            return None
-        return f"learning_rate.{kind}.{field}"
+        if field is not None and getattr(self.learning_rate.get(), field) is None:
+            found.append(f"learning_rate.{kind}.{field}")
+        if self.warmup.type is not None and self.warmup.get().warmup_share is not None:
+            found.append(f"warmup.{self.warmup.type}.warmup_steps")
+        return found
 
     def with_length(self, train_steps: int) -> Self:
-        """Returns a copy whose schedule ends at step `train_steps`, unless its length is set."""
-        if self.unset_learning_rate_length is None:
-            return self
-        _, kind, field = self.unset_learning_rate_length.split(".")
-        steps = max(1, train_steps - self.learning_rate.get().offset)
-        return self.replace(learning_rate={kind: {field: steps}})
+        """Returns a copy whose schedule ends at step `train_steps`, and whose warmup is the configured share of it.
+
+        Numbers of steps that are set stay as they are.
+        """
+        config = self
+        for key in self.unset_lengths:
+            section, kind, field = key.split(".")
+            if section == "warmup":
+                share = self.warmup.get().warmup_share
+                steps = max(1, round(share * train_steps)) if share else 0
+            else:
+                steps = max(1, train_steps - self.learning_rate.get().offset)
+            config = config.replace(**{section: {kind: {field: steps}}})
+        return config
 
     @property
     def late_warmup(self) -> str | None:
