@@ -89,6 +89,7 @@ def test_a_value_for_one_reader_of_another_thread():
     done = Processes(
         """
         import threading
+        gang.service.BEAT_SECONDS = 0.2
         one = gang.join()
         got = []
         def tell():
@@ -104,6 +105,8 @@ def test_a_value_for_one_reader_of_another_thread():
         one.barrier("heard")
         one.forget("lengths/0")
         one.barrier("forgotten")
+        while one.is_first and one._client.key_value_dir_get("everstep/published"):
+            time.sleep(0.1)
         print(json.dumps(got))
         """,
         2,

@@ -8,6 +8,7 @@ with everything else that concerns all (`_NEWS`): a process that died or froze i
 end. So the work of the service grows with the number of processes, not with its square.
 """
 
+import collections
 import contextlib
 import importlib
 import json
@@ -73,6 +74,7 @@ class ServiceGang(Gang):
         self._waits_since = 0.0  # for the others, in the middle of a step; 0 if it does not
         self._slow: set[int] = set()  # the processes that were named as slow
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
+        self._read: collections.deque[str] = collections.deque()  # keys that they have read; removed with a heartbeat
         self._left = threading.Event()
         self._lasts_until = 0.0  # what the others need this process for after its failure
         self._failure = threading.Lock()
@@ -103,8 +105,7 @@ class ServiceGang(Gang):
             self._set(f"{key}/{self.rank}", name, value)
             return list(self._get(f"{key}/all", name, 0))
         values = [value, *(self._get(f"{key}/{rank}", name, rank) for rank in range(1, self.size))]
-        for used in self._used:  # everybody is here, and has read what came before
-            self._client.key_value_delete(used)
+        self._read.extend(self._used)  # everybody is here, and has read what came before
         self._set(f"{key}/all", name, values)
         self._used = [key]  # a prefix: with it go all keys of this gathering
         return values
@@ -239,7 +240,7 @@ class ServiceGang(Gang):
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Writes a heartbeat, reads the news, and looks at the heartbeats to watch; runs in a thread.
+        """Removes what all have read, writes a heartbeat, reads the news and the heartbeats to watch; runs in a thread.
 
         A heartbeat is a number that grows, and for how many seconds the process has waited for others.
         """
@@ -250,6 +251,8 @@ class ServiceGang(Gang):
             since = self._waits_since
             beat = f"{count} {time.monotonic() - since if since else 0.0:.1f}"
             try:
+                while self._read:
+                    self._client.key_value_delete(self._read.popleft())
                 self._client.key_value_set(own, beat, allow_overwrite=True)
                 self._news = self._all_under(_NEWS)
                 beats = self._all_under(_BEATS) if self.is_first else {"0": self._news.get("beat", "")}

@@ -17,6 +17,7 @@ from tests.several.launched import HERE, WORDS, at_step, ended, launch, pids, re
 pytestmark = [
     pytest.mark.full,
     pytest.mark.daily("jax"),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not()),
 ]
 
@@ -41,7 +42,8 @@ def submit(place: Place, *options: str, code: int = 0) -> str:
 
 
 def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) -> None:
-    undisturbed = launch(tmp_path / "undisturbed", 2, STEPS)
+    code, text = ended(launch(tmp_path / "undisturbed", 2, STEPS))
+    assert code == 0, text
     number = submit(place).split()[1]
     until(at_step(place.run, 100, 0.0))
     subprocess.run(["scancel", "--signal=USR1", "--batch", number], check=True)  # as Slurm two minutes before the end
@@ -58,8 +60,6 @@ def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) 
     log = place.log("err")
     assert f"the time is up: job {number} is requeued" in log
     assert "rank 1 (on localhost) was ended by SIGKILL" in log
-    code, text = ended(undisturbed)
-    assert code == 0, text
     attempts = record(place.run)["attempts"]
     assert [attempt["processes"] for attempt in attempts] == [2, 2, 2], log
     assert attempts[1]["from_step"] == stopped
