@@ -32,7 +32,7 @@ class ArrayFile:
         Raises:
           UsageError: The disk is full.
         """
-        unwritten = memoryview(np.ascontiguousarray(rows)).cast("B")
+        unwritten = np.ascontiguousarray(rows).data.cast("B")
         try:
             while len(unwritten):
                 unwritten = unwritten[self._file.write(unwritten) :]

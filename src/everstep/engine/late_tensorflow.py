@@ -9,10 +9,11 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 NAME = "tensorflow"
@@ -77,12 +78,11 @@ def not_found() -> Iterator[None]:
         return
     lazy = [vars(_keras_modules())[name] for name in ("tensorflow", "gfile")]
     known = [module._available for module in lazy]
-    finder = _NotFound()
-    sys.meta_path.insert(0, finder)
+    _search.hide()
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        _search.show()
         for module, available in zip(lazy, known, strict=True):
             module._available = available
 
@@ -91,14 +91,44 @@ def _keras_modules() -> types.ModuleType:
     return importlib.import_module("keras.src.utils.module_utils")
 
 
-class _NotFound:
-    """A finder that raises the error of a missing package for TensorFlow and the packages that belong to it."""
+class _Search:
+    """Python's search for packages in folders; while it hides something, TensorFlow and what belongs to it are missing.
+
+    They are missing as packages are that nobody has installed: an import raises an error, and
+    `importlib.util.find_spec`, which JAX's cache of programs calls, returns None.
+    """
+
+    def __init__(self) -> None:
+        self._blocks = 0
+        self._lock = threading.Lock()
+        self._own: Any = PathFinder  # the search that it takes the place of
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        """Returns None for any other module."""
-        if name.partition(".")[0] in (NAME, "tensorflow_text"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return None
+        """Returns what Python's own search returns, unless it is hidden."""
+        hidden = name.partition(".")[0] in (NAME, "tensorflow_text")
+        return None if hidden else self._own.find_spec(name, path, target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def hide(self) -> None:
+        """Takes the place of Python's search, with the first of several blocks."""
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                is_search = [isinstance(one, type) and issubclass(one, PathFinder) for one in sys.meta_path]
+                place = is_search.index(True)
+                self._own, sys.meta_path[place] = sys.meta_path[place], self
+
+    def show(self) -> None:
+        """Gives it back, with the last of several blocks."""
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                sys.meta_path[sys.meta_path.index(self)] = self._own
+
+
+_search = _Search()
 
 
 class _IfImported:

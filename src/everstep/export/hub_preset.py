@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.engine.hub import adapted_layers, greedy, keras_hub
+from everstep.engine.hub import adapted_layers, greedy, is_hub_task, keras_hub
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import TrainingError, UsageError, missing_extra, plain_text
 from everstep.export.comparison import check_same, flat_arrays, live_outputs, unchanged
@@ -111,10 +111,11 @@ def export_transformers(model: Any, path: storage.PathLike, sample: Any, preset:
 
 
 def _loaded(model: Any, path: Path) -> Any:
-    """Returns the task or backbone in a folder, in the precision of the live one."""
+    """Returns the task or backbone in a folder, in the precision of the live one; a task is not compiled."""
+    options = {"compile": False} if is_hub_task(model) else {}
     try:
         with not_found():
-            return type(model).from_preset(str(path), dtype=model.dtype_policy)
+            return type(model).from_preset(str(path), dtype=model.dtype_policy, **options)
     except Exception as error:  # whatever a damaged or incomplete preset raises
         raise TrainingError(f"cannot be loaded: {plain_text(error)}", key="export", received=str(path)) from error
 

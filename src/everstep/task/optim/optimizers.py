@@ -57,7 +57,8 @@ def matches(patterns: Iterable[str], name: str) -> bool:
 def set_names(optimizer: Any, names: Names) -> None:
     """Passes the names to an optimizer and those it wraps, if they select variables by name."""
     while isinstance(optimizer, keras.optimizers.Optimizer):
-        for part in (optimizer, getattr(optimizer, "layer_rates", None)):
+        parts: tuple[Any, ...] = optimizer, getattr(optimizer, "layer_rates", None)
+        for part in parts:
             if hasattr(part, "name_variables"):
                 part.name_variables(names)
         optimizer = getattr(optimizer, "inner_optimizer", None)
