@@ -364,7 +364,9 @@ class _Session:
             try:
                 logs = _run_mode(self.controller, self.mode, self.config, self.post_eval)
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # the step that failed may have taken the state's arrays with it
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the step that failed may have taken the state's arrays with it
                     trainer.engine.push()  # the model of an interrupted program is as far as its training
                 raise
         trainer.close()

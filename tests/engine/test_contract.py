@@ -14,7 +14,8 @@ pytestmark = pytest.mark.backend
 # What is refused, half precision and evaluations hardly depend on how steps are compiled.
 TWICE = [*engines.refusals.CHECKS, *engines.precision.CHECKS, *engines.evaluation.CHECKS]
 DAILY = [
-    pytest.param(check, marks=pytest.mark.daily("torch", "jax")) if check in TWICE else check for check in engines.CHECKS
+    pytest.param(check, marks=pytest.mark.daily("torch", "jax")) if check in TWICE else check
+    for check in engines.CHECKS
 ]
 
 
