@@ -65,7 +65,7 @@ class Work:
             lengths = np.full(count, self.context)
         else:
             lengths = np.clip(random.lognormal(np.log(self.context / 5), 0.8, 6 * count), 16, self.context).astype(int)
-        letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ", "uint8")
+        letters = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ ", "uint8")  # a token each: the preset merges none of them
         with open(self.texts, "w", encoding="ascii") as file:
             for length in lengths.tolist():
                 # One byte less than a row: the stream adds the end of a text.
@@ -79,7 +79,6 @@ class Work:
 
         data = {
             "input_path": str(self.texts),
-            "tokenizer": "bytes",
             "global_batch_size": self.batch,
             "sequence_length": self.context,
             "packing": packing,

@@ -6,8 +6,6 @@ service, writes heartbeats, publishes the length of each call, and agrees before
 
 import argparse
 import functools
-import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,7 @@ def use_service() -> None:
     """Makes this process a gang of one that talks through the coordination service."""
     with reserve_port("127.0.0.1") as held:
         found = gang.Coordinates(f"127.0.0.1:{held.getsockname()[1]}", 0, 1)
-        member = gang.Member(0, socket.gethostname(), os.getpid())
-        gang._joined = gang.ServiceGang(found, [member], 60, spans_devices=given.backend == "jax")
+        gang._joined = gang.service.ServiceGang(found, [found.this_process()], 60, given.backend == "jax")
     CallAgreement.stops = lambda self, requested: self.gang.any("a call", requested())  # type: ignore[method-assign]
 
 

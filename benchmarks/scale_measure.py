@@ -124,7 +124,7 @@ def _data() -> Iterator[Case]:
 
 def _service() -> Iterator[Case]:
     """Yields the cost of single requests to the service, and of the values that it hands out."""
-    service, client = gang._connect(gang.Coordinates(f"127.0.0.1:{_free_port()}", 0, 1), 60)
+    service, client = gang.service.connect(gang.Coordinates(f"127.0.0.1:{_free_port()}", 0, 1), 60)
     client.key_value_set("one", "false")
     requests = [_seconds(lambda: client.blocking_key_value_get("one", 1000)) for _ in range(1000)]
     yield _field("one request to the coordination service", "request", "s", [statistics.median(requests)])
@@ -205,11 +205,11 @@ def _members(address: str, size: int, ranks: range) -> None:
     def member(rank: int) -> dict[str, float]:
         coordinates = gang.Coordinates(address, rank, size)
         ready.wait()
-        gang._roll_call(coordinates, 120)  # all processes have started when it ends
+        gang.roll_call.meet(coordinates, 120)  # all processes have started when it ends
         ready.wait()
-        roll = _seconds(lambda: gang._roll_call(coordinates, 120))
+        roll = _seconds(lambda: gang.roll_call.meet(coordinates, 120))
         members = [gang.Member(number, "here", 1) for number in range(size)]
-        own = gang.ServiceGang(coordinates, members, 120, spans_devices=False)
+        own = gang.service.ServiceGang(coordinates, members, 120, spans_devices=False)
         own.barrier("all are here")
         met = [_seconds(lambda: own.gather("a call", False)) for _ in range(MEETINGS)]
         own.barrier("the end")
@@ -228,7 +228,7 @@ def _roll_call(size: int) -> float:
     command = [sys.executable, "-m", "benchmarks.scale_measure", "--address", address, "--size", str(size), "--hello"]
     child = subprocess.Popen(command, env=_environment())
     time.sleep(2.0 + size / 500)  # they knock until somebody listens
-    found = _seconds(lambda: gang._roll_call(gang.Coordinates(address, 0, size), 240))
+    found = _seconds(lambda: gang.roll_call.meet(gang.Coordinates(address, 0, size), 240))
     if child.wait(240):
         raise SystemExit(f"a roll call of {size} failed")
     return found
@@ -237,7 +237,7 @@ def _roll_call(size: int) -> float:
 def _hellos(address: str, size: int) -> None:
     """The other process of `_roll_call`."""
     threads = [
-        threading.Thread(target=gang._roll_call, args=(gang.Coordinates(address, rank, size), 240))
+        threading.Thread(target=gang.roll_call.meet, args=(gang.Coordinates(address, rank, size), 240))
         for rank in range(1, size)
     ]
     for thread in threads:

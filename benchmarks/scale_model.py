@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.results import OURS, Results
-from everstep import gang
+from everstep.gang import roll_call, service
 
 RESULTS = Path(__file__).parent / "results" / "scale_model.json"
 SIZES = (8, 64, 512, 1024, 4096, 16384)
 """The numbers of devices in the tables."""
 
-DETECTION = gang._LOST_SECONDS + gang._BEAT_SECONDS
+DETECTION = service.LOST_SECONDS + service.BEAT_SECONDS
 """Until a machine that vanished counts as lost. A process that dies on a living machine is seen at once."""
-JOIN_LIMIT = gang._JOIN_SECONDS
-BEAT = gang._BEAT_SECONDS
+JOIN_LIMIT = roll_call.DEFAULT_JOIN_SECONDS
+BEAT = service.BEAT_SECONDS
 
 
 # -- what the model is fed with ----------------------------------------------------------------------------------------

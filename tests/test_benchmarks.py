@@ -137,3 +137,14 @@ def test_a_tiny_suite(tmp_path):
     assert done.returncode in (0, 1), done.stderr  # 1 where a ratio is below its bar, which depends on the machine
     found = json.loads((tmp_path / "mlp.json").read_text("utf-8"))
     assert [len(case["values"]) for case in found["cases"]] == [4, 4]
+
+
+@pytest.mark.full
+@pytest.mark.backend
+@pytest.mark.parametrize("program", ["hub", "gpt2"])
+def test_a_program_for_a_large_gpu_runs_in_small(program):
+    command = [sys.executable, "-m", f"benchmarks.{program}", "--small"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(done.stdout.splitlines()[-1])
+    assert all(case["values"] for case in cases.get("cases", [cases]))

@@ -70,8 +70,13 @@ SHOWN_ON = dict.fromkeys(
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
-COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md"}
+COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md", "docs/coming-from/fit.md"}
 """Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
+
+
+LONG = {f"docs/how-to/{name}.md" for name in ("actions", "components", "export", "fine-tuning", "image-data")}
+LONG |= {"docs/how-to/training-jobs.md"}
+"""Pages that train, export or evaluate several times: `make test-full` runs them. Daily tests train the same ways."""
 
 
 def _with_code() -> Iterator[Any]:
@@ -79,7 +84,7 @@ def _with_code() -> Iterator[Any]:
         if RUN & {block.kind for block in blocks(page)}:
             name = name_of(page)
             daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
-            yield pytest.param(page, marks=daily, id=name)
+            yield pytest.param(page, marks=pytest.mark.full if name in LONG else daily, id=name)
 
 
 @pytest.mark.backend

@@ -255,6 +255,7 @@ def test_another_backend_is_refused(model_dir, monkeypatch):
     assert files(model_dir) == before
 
 
+@pytest.mark.daily("torch")
 @pytest.mark.parametrize("other", [OTHER, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS[1:])])
 def test_run_resumes_on_another_backend(tmp_path, other):
     """Another process, on another backend, ends where this one would have ended, up to rounding.

@@ -1,28 +1,34 @@
 """An epoch with kills: is every sample learned from exactly once?
 
-`python -m benchmarks.reliability.ledger` takes about two minutes. The task counts how often each sample was part of a
+`python -m benchmarks.reliability.ledger` takes about three minutes. The task counts how often each sample was part of a
 step; the counts are a variable, so a checkpoint holds exactly the samples of the steps that it stands for. The process
-is killed several times at random steps of the epoch. In the end every count must be 1.
+is killed several times at random steps of the epoch; a run that ends before its kill is an error. In the end every
+count must be 1.
 
 With `--processes 2 4 3` the first attempt is trained by two processes, the second by four, the third by three, and so
 on. One of them is killed, so that all end; each process reads only its rows of a batch.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import importlib.util
 import os
 import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.reliability.gang_kills import GangJob
-from benchmarks.reliability.process import BACKENDS, Job, Process
+from benchmarks.reliability.process import Job, Process
+from everstep.run.lock import last_beat
 
+BACKENDS = ("tensorflow", "jax", "torch")
 SAMPLES, BATCH, KILLS = 60_000, 60, 4
 
 
@@ -69,12 +75,10 @@ def measure(
     steps = samples // BATCH
     jobs = [_job(folder / "run", backend, samples, sizes[number % len(sizes)]) for number in range(kills + 1)]
     choice, lost = random.Random(seed), 0
-    for number, step in enumerate(sorted(choice.sample(range(steps // 10, steps - steps // 5), kills))):
-        job = jobs[number]
-        process = job.start()
-        if not process.until(lambda job=job, number=number, step=step: _reached(job, number, step)):  # type: ignore[misc]
+    for job, step in zip(jobs, sorted(choice.sample(range(steps // 10, steps - steps // 5), kills)), strict=False):
+        process, begin = job.start(), time.time()
+        if not process.until(lambda job=job, step=step, begin=begin: _reached(job, step, begin)):  # type: ignore[misc]
             raise RuntimeError(f"the run ended before step {step}:\n{process.said()}")
-        process.ends_within(choice.uniform(0, 0.2))
         _kill(job, process, choice)
         lost += max(0, (job.heartbeat() or 0) - (job.newest_checkpoint() or 0))
     jobs[-1].finish()
@@ -84,12 +88,10 @@ def measure(
     return Figures(len(counts), kills, repeated, missing, record["step"], lost, processes)
 
 
-def _reached(job: Job, number: int, step: int) -> bool:
-    """Whether there is a checkpoint of this step or a later one, and the attempt of this number has trained."""
-    if (job.newest_checkpoint() or 0) < step:
-        return False
-    attempts = job.record()["attempts"]
-    return len(attempts) > number and attempts[number]["first_step"] is not None
+def _reached(job: Job, step: int, begin: float) -> bool:
+    """Whether the attempt that began at this time has trained up to this step or a later one."""
+    beat = last_beat(job.directory)
+    return beat is not None and beat[0] >= step and beat[1] > begin
 
 
 def _job(directory: Path, backend: str, samples: int, processes: int) -> Job:
@@ -100,12 +102,17 @@ def _job(directory: Path, backend: str, samples: int, processes: int) -> Job:
 
 
 def _kill(job: Job, process: Process, choice: random.Random) -> None:
-    """Kills the process, or one of several, whose launcher then ends the others."""
-    if isinstance(job, GangJob):
-        os.kill(choice.choice(job.pids()), signal.SIGKILL)
-        process.wait()
-    else:
-        process.kill()
+    """Kills the process within a few steps, or one of several, whose launcher then ends the others.
+
+    Raises:
+      RuntimeError: It had ended before.
+    """
+    process.ends_within(choice.uniform(0, 0.05))
+    pid = choice.choice(job.pids()) if isinstance(job, GangJob) else process.pid
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if process.wait() != 128 + signal.SIGKILL:
+        raise RuntimeError(f"the run ended with {process.code} before it was killed:\n{process.said()}")
 
 
 def ledger_of(job: Job) -> np.ndarray:
@@ -122,12 +129,12 @@ def main() -> int:
     """Prints the figures; returns 0 if the bar was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="6,000 samples, fewer kills")
-    parser.add_argument("--backend", choices=(*BACKENDS, "torch"), help="only this one")
+    parser.add_argument("--backend", choices=BACKENDS, help="only this one")
     parser.add_argument("--processes", type=int, nargs="*", default=[1], help="how many train each attempt, in turn")
     given = parser.parse_args()
     samples, kills = (6000, len(given.processes)) if given.small else (SAMPLES, KILLS)
     passed = True
-    for backend in BACKENDS if given.backend is None else (given.backend,):
+    for backend in [given.backend] if given.backend else filter(importlib.util.find_spec, BACKENDS):
         with tempfile.TemporaryDirectory() as folder:
             figures = measure(Path(folder), backend, samples, kills, sizes=given.processes)
         print(f"{backend:11s} {figures.line()}", flush=True)

@@ -361,7 +361,14 @@ class _Session:
         self.tracker.start(trainer.global_step)
         seconds = self.config.tracking.system_seconds
         with watched(self.tracker, run.directory, seconds, lambda: trainer.global_step):
-            logs = _run_mode(self.controller, self.mode, self.config, self.post_eval)
+            try:
+                logs = _run_mode(self.controller, self.mode, self.config, self.post_eval)
+            except BaseException:
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the step that failed may have taken the state's arrays with it
+                    trainer.engine.push()  # the model of an interrupted program is as far as its training
+                raise
         trainer.close()
         return logs
 

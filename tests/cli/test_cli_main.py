@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.test_gang import free_port
+from tests.gang.processes import free_port
 
 from everstep import gang
 from everstep.cli import commands, experiments
@@ -174,9 +174,9 @@ def test_of_several_processes_the_first_prints_bad_input(everstep: Any, monkeypa
     heard = []
 
     def roll_call() -> None:
-        answer, lines = gang._collect(first, gang.Member(0, "here", 1), 60)
+        answer, connections = gang.roll_call._collect(first, 60)
         heard.append(answer["error"])
-        gang._close(lines)
+        connections[1].close()
 
     thread = threading.Thread(target=roll_call)
     thread.start()

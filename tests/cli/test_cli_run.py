@@ -52,6 +52,7 @@ def done(project: Path) -> tuple[int, str, str]:
     return everstep(project, "run", "--run_name=a", f"--backend={BACKEND}", "--data_dir=datasets/mnist")
 
 
+@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
 @pytest.mark.backend
 def test_a_run_prints_means_and_files(project: Path, done: tuple[int, str, str]) -> None:
     code, out, err = done
@@ -85,6 +86,7 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return call
 
 
+@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_finished_run_is_only_evaluated_again(project: Path, done: tuple[int, str, str], here: Any) -> None:
     before = json.loads((project / "runs/a/run.json").read_text())
@@ -100,6 +102,7 @@ def test_a_finished_run_is_only_evaluated_again(project: Path, done: tuple[int, 
     assert json.loads((project / "runs/a/run.json").read_text()) == before, "nothing was trained"
 
 
+@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_evaluation_alone(project: Path, done: tuple[int, str, str], here: Any) -> None:
     report = project / "runs/a/eval_report.csv"

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everstep.config import Config, apply, dialect, parse_override
@@ -65,6 +65,7 @@ def test_a_config_repeats_itself_from_its_dict_and_its_file(tmp_path: pathlib.Pa
 
 
 @settings(max_examples=100, deadline=None)
+@example('"[')
 @given(
     st.recursive(
         leaf.filter(lambda v: v not in (math.inf, -math.inf)),

@@ -11,7 +11,15 @@ from everstep.testing.engines.state import OPTIMIZERS, check_every_optimizer_has
 pytestmark = pytest.mark.backend
 
 
-@pytest.mark.parametrize("check", engines.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+# What is refused, half precision and evaluations hardly depend on how steps are compiled.
+TWICE = [*engines.refusals.CHECKS, *engines.precision.CHECKS, *engines.evaluation.CHECKS]
+DAILY = [
+    pytest.param(check, marks=pytest.mark.daily("torch", "jax")) if check in TWICE else check
+    for check in engines.CHECKS
+]
+
+
+@pytest.mark.parametrize("check", DAILY, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_engine(check):
     check(create_engine)
 

@@ -43,6 +43,7 @@ def run(directory, steps, **options):
 
 
 @pytest.mark.skipif(not IS_JAX, reason="refused on other backends")
+@pytest.mark.full
 def test_scales_are_learned_saved_and_resumed(tmp_path):
     whole, logs = run(tmp_path / "whole", 20)
     assert np.isfinite(logs["validation_loss"])

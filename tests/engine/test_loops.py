@@ -80,17 +80,30 @@ def test_a_batch_is_placed_as_it_is(kind, dtype):
     np.testing.assert_array_equal(placed, array)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of the sums on PyTorch")
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX compiles the sums with the step")
 @pytest.mark.parametrize(
     "losses", [[0.1, 0.7, 1e-3], [0.1, np.nan, 0.2], [np.inf, 0.1, 0.2]], ids=["finite", "nan", "inf"]
 )
 def test_sums_without_keras_have_the_same_bits(losses):
-    from everstep.engine.torch import TorchSums
-
+    own = create_engine(Regression(), seeded(models.mlp))._window_type
+    assert own is not WindowSums
     found = []
-    for sums in (WindowSums({"loss": ()}, []), TorchSums({"loss": ()}, [])):
+    for sums in (WindowSums({"loss": ()}, []), own({"loss": ()}, [])):
         sums.watch("loss")
         for size, loss in enumerate(losses, 31):
             sums.add({"loss": keras.ops.convert_to_tensor(np.float32(loss))}, size)
         found.append([keras.ops.convert_to_numpy(variable.value).tobytes() for variable in sums.variables])
     assert found[0] == found[1]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of compiled functions of TensorFlow")
+def test_a_call_passes_a_block_as_it_was_traced(monkeypatch):
+    """Otherwise TensorFlow first prints all batches into an error, which takes as long as several steps."""
+    from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+    def refused(*args):
+        raise AssertionError("the arguments were not bound")
+
+    monkeypatch.setattr(ConcreteFunction, "_call_with_flat_signature", refused)
+    with running(create_engine, Regression(), seeded(models.mlp), long_calls=True) as rig:
+        rig.run(7)

@@ -45,7 +45,7 @@ def two_steps(model):
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ("full", ["block_0", "block_1", "head"]),
+        pytest.param("full", ["block_0", "block_1", "head"], marks=pytest.mark.daily("torch", "tensorflow")),
         (["narrow", "block_0"], ["block_0", "narrow"]),
         ("none", []),
     ],

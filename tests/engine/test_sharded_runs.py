@@ -30,6 +30,7 @@ def test_every_way_to_use_the_devices_gives_the_same_losses(tmp_path):
     assert first == second, "two runs of one configuration end with other bits"
 
 
+@pytest.mark.full  # divided states are saved and restored daily by tests/several/test_divided_state.py
 def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     check(8, "killed", tmp_path / "killed", 50, returncode=-9)
     whole, resumed = check(8, "whole_and_resumed", tmp_path / "whole", tmp_path / "killed")

@@ -41,8 +41,8 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(found) for found in re.findall(pattern + r"[: ]+(-?\d+\.\d+|nan|inf)", text)]
 
 
+@pytest.mark.full  # daily: docs/how-to/custom-step.md
 @pytest.mark.backend
-@pytest.mark.daily("torch")
 def test_custom_step(tmp_path):
     printed = run("custom_step.py", tmp_path / "run")
     losses, norms = numbers("loss", printed), numbers("gradient norm", printed)

@@ -50,6 +50,7 @@ def tuned(tiny_preset):
     return preset, model, {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
 
 
+@pytest.mark.daily("torch")
 def test_a_merged_preset_writes_the_same_text(tuned, tmp_path):
     _, model, sample = tuned
     export_preset(model, tmp_path / "preset", sample)
@@ -72,6 +73,7 @@ def test_an_adapter_is_loaded_by_keras_hub_onto_the_preset(tuned, tmp_path):
     assert {layer.lora_alpha for layer in adapted_layers(model)} == {6.0}
 
 
+@pytest.mark.daily("torch")
 def test_a_keras_file_writes_the_same_text(tuned, tmp_path):
     _, model, sample = tuned
     export_keras(model, tmp_path / "model.keras", sample)
@@ -90,6 +92,7 @@ def test_a_saved_model_has_the_outputs(tuned, tmp_path, caplog):
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
 
 
+@pytest.mark.daily("torch")
 def test_transformers_writes_the_same_text(tuned, tmp_path):
     _, model, sample = tuned
     export_preset(model, tmp_path / "preset", sample)

@@ -68,6 +68,7 @@ def signature_of(directory: str, key: str = "serving_default"):
     return lambda **inputs: loaded.signatures[key](**{name: tf.constant(value) for name, value in inputs.items()})
 
 
+@pytest.mark.daily("jax")
 def test_plain_tensorflow_gives_the_outputs_of_predict(tmp_path):
     model = classifier()
     module = ExportModule(None, model, preprocessor=scaled, postprocessor=probabilities)

@@ -1,6 +1,6 @@
 """Bad input of several processes: one line says what is wrong, exit code 2, nothing is left running or on disk.
 
-The table in `docs/how-to/several-machines.md` has the same lines. What is tested daily, in `tests/test_gang.py` and
+The table in `docs/how-to/several-machines.md` has the same lines. What is tested daily, in `tests/gang` and
 `tests/run/test_agreement.py`, needs no training.
 """
 
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.gang.processes import free_port
 from tests.several.launched import HERE, WORDS, by_hand, ended, launch, start
-from tests.test_gang import free_port
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.full, pytest.mark.timeout(1200)]
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tests.gang.processes import Processes
 from tests.several.launched import HERE
-from tests.test_gang import Processes
 
 pytestmark = [pytest.mark.full, pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.timeout(1200)]
 

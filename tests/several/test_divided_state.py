@@ -4,9 +4,9 @@ import json
 import signal
 
 import pytest
+from tests.gang.processes import Processes
 from tests.several.launched import HERE, ended, hit, launch, losses, record, start
 from tests.several.test_several_processes import check_repaired
-from tests.test_gang import Processes
 
 from everstep.checkpoint import arrays, manifest
 from everstep.checkpoint.digest import digest
@@ -115,7 +115,7 @@ def check_states(directory, uninterrupted):
 @pytest.mark.full
 @pytest.mark.parametrize("sharding", [FSDP, "runtime.sharding=replicated"])
 def test_frozen_weights_are_saved_once_by_all(tmp_path, sharding):
-    words = (sharding, WIDE, "task.frozen=true")
+    words = (sharding, *WIDE, "task.frozen=true")
     code, text = ended(launch(tmp_path / "whole", 2, *words))
     assert code == 0, text
     (base,) = (tmp_path / "whole/base").iterdir()

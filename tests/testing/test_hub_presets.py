@@ -55,6 +55,7 @@ def test_an_image_classifier_has_the_same_weights_each_time(tmp_path):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(other), one.path)
 
 
+@pytest.mark.full  # KerasHub is imported anew: ten seconds
 def test_keras_hub_imports_no_tensorflow_where_it_is_not_the_backend(tmp_path):
     """Keras still finds it afterwards."""
     code = f"""

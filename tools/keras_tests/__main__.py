@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-k", dest="named", help="only tests whose name contains this; pytest's -k")
     parser.add_argument("-v", dest="loud", action="store_true", help="show pytest's output of the tests run through us")
     parser.add_argument(
-        "--table", action="store_true", help="print the refusals as docs/how-to/fit.md shows them, and no more"
+        "--table", action="store_true", help="print the refusals as docs/reference/fit.md shows them, and no more"
     )
     parser.add_argument("--anew", action="store_true", help="run the tests with Keras's fit again, too")
     parser.add_argument("files", nargs="*", help="such as trainer_test.py; all by default")

@@ -76,11 +76,15 @@ def split_pairs(text: str) -> Iterator[str]:
 def _open_commas(text: str) -> Iterator[int]:
     """Yields the positions of commas outside brackets and quotes."""
     closing: list[str] = []
-    before = ""
+    before, escaped = "", False
     for position, char in enumerate(text):
+        if escaped:
+            escaped = False
+            continue
         if closing and char == closing[-1]:
             closing.pop()
         elif closing and closing[-1] in "\"'":
+            escaped = char == "\\" and closing[-1] == '"'
             continue
         elif char in "\"'" and before in "=,[{:":  # elsewhere a quote is an apostrophe
             closing.append(char)

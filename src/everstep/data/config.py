@@ -78,7 +78,7 @@ class DataConfig(Config):
     """Records read from a file before the next file's turn."""
 
     sharding: bool = True
-    """Whether each of several processes reads its own part: of the files if there are enough, else of the records."""
+    """With an `input_context` of yours: whether each pipeline reads its own files, or if there are too few, records."""
 
     deterministic: bool | None = None
     """Samples always come in a deterministic order; False is refused."""

@@ -31,9 +31,16 @@ def installed() -> list[str]:
 
 
 def set_default_backend() -> None:
-    """Makes JAX the default of Keras where TensorFlow, its own default, is not installed; a `KERAS_BACKEND` is kept."""
-    if "keras" not in sys.modules and "tensorflow" not in installed():
+    """Makes JAX the default of Keras where TensorFlow, its own default, is not installed; a `KERAS_BACKEND` is kept.
+
+    Sets also what PyTorch reads once, when it is imported.
+    """
+    if "keras" in sys.modules:
+        return
+    if "tensorflow" not in installed():
         os.environ.setdefault("KERAS_BACKEND", "jax")
+    if os.environ.get("KERAS_BACKEND") == "torch":
+        _set_torch_environment()
 
 
 def select(name: str | None, key: str = "runtime.backend") -> str:
@@ -75,14 +82,18 @@ def _set_environment(name: str) -> None:
     """Reserves the accelerators for the selected backend, and requests deterministic operations from it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if name == "torch":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else some products are not deterministic
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # busy-waiting threads make it ten times slower
+        _set_torch_environment()
     if name != "jax":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         return
     flags = os.environ.get("XLA_FLAGS", "")
     if _DETERMINISTIC not in flags:  # else the gradient of an embedding is not deterministic on a GPU
         os.environ["XLA_FLAGS"] = f"{flags} --{_DETERMINISTIC}=true".strip()
+
+
+def _set_torch_environment() -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else some products are not deterministic
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # busy-waiting threads make it ten times slower
 
 
 def join_gang() -> Gang:

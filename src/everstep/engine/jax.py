@@ -137,6 +137,7 @@ class JaxEngine(Engine):
         """Decides where each variable is, and places the Keras objects there if variables are divided."""
         self._shardings: list[NamedSharding] = []  # by position; empty for one device
         self._is_divided = [False] * len(self._state_variables)
+        self._is_shared = [self._mesh is None and jax.default_backend() != "cpu"] * len(self._state_variables)
         if self._mesh is None:
             return
         self._shardings = list(self._mesh.shardings(self.variables).values())
@@ -144,6 +145,7 @@ class JaxEngine(Engine):
             return
         for position, variable in enumerate(self._state_variables):
             self._is_divided[position] = is_divided(self._shardings[position], variable.shape)
+            self._is_shared[position] = self._is_divided[position]
             variable._layout = self._shardings[position]  # of whatever is assigned to it from now on
             variable.assign(variable.value)
 
@@ -360,9 +362,10 @@ class JaxEngine(Engine):
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    # The engine and the Keras objects share no array: the next call donates the engine's arrays, while user code may
-    # keep those of the Keras objects. Divided variables are the exception, since two copies may not fit: the arrays of
-    # their Keras objects are those of the engine, and are gone after the next call, until `push`.
+    # On a CPU the engine and the Keras objects share no array: the next call donates the engine's arrays, while NumPy
+    # views of those of the Keras objects must stay as they are. On an accelerator, and where variables are divided, two
+    # copies of the state may not fit: the Keras objects have the engine's arrays, which are gone after the next call,
+    # until `push`. What user code has read from them with NumPy is a copy there.
 
     def push(self) -> None:
         """Writes the state to the Keras objects, where it or they have changed."""
@@ -372,7 +375,7 @@ class JaxEngine(Engine):
             if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
         ]
         divides = self._mesh is not None and self._mesh.divides_variables
-        copied = [position for position in changed if not self._is_divided[position]]
+        copied = [position for position in changed if not self._is_shared[position]]
         state = [self._values[position] for position in copied]
         copies = _copies(state if divides else [self._of_this_process(value) for value in state])
         values = dict(zip(copied, copies, strict=True))
@@ -389,7 +392,7 @@ class JaxEngine(Engine):
         if not changed:
             return
         self._logs = {}
-        copied = [position for position in changed if not self._is_divided[position]]
+        copied = [position for position in changed if not self._is_shared[position]]
         copies = _copies([self._state_variables[position].value for position in copied])
         for position, value in zip(copied, copies, strict=True):
             self._shown[position] = self._state_variables[position].value
@@ -399,7 +402,7 @@ class JaxEngine(Engine):
             self._replace(position, _copies([self._state_variables[position].value])[0])
 
     def _replace(self, position: int, value: jax.Array) -> None:
-        """Replaces a divided variable, in the state and in the Keras object."""
+        """Replaces a variable whose array is shared, in the state and in the Keras object."""
         variable = self._state_variables[position]
         variable.assign(value)
         self._values[position] = self._pushed[position] = self._shown[position] = variable.value

@@ -48,7 +48,7 @@ def _connected(gang: Gang) -> Any:
         here = [member.rank for member in gang.members if member.host == gang.members[gang.rank].host]
         _configure(lambda: tf.config.set_visible_devices(gpus[here.index(gang.rank) % len(gpus)], "GPU"))
     coordinates = find_coordinates()
-    is_local = coordinates is not None and coordinates.host_and_port[0] in ("127.0.0.1", "localhost")
+    is_local = coordinates is not None and coordinates.is_local
     host = "127.0.0.1" if is_local else gang.members[gang.rank].host
     with socket.create_server(("127.0.0.1" if is_local else "", 0)) as free:
         port = free.getsockname()[1]

@@ -22,7 +22,6 @@ from everstep.gang import Gang, current_gang, find_coordinates
 
 BUFFER_BYTES = 256 * 2**20  # of gradients that are summed at once
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that is dead or frozen is found sooner, by the launcher
-_GOLDEN = 0x9E3779B9  # between the seeds of two processes; seeds of one process are consecutive
 
 
 def joined() -> "TorchProcesses | None":
@@ -51,8 +50,7 @@ def _connect(gang: Gang) -> None:
     gpus = gang.gather("the GPU of each process", gpu)
     backend = "cpu:gloo,cuda:nccl" if all(gpus) and len(set(gpus)) == gang.size else "gloo"
     coordinates = find_coordinates()
-    host = coordinates.host_and_port[0] if coordinates else "localhost"
-    is_local = host in ("127.0.0.1", "localhost")
+    host, is_local = (coordinates.host_and_port[0], coordinates.is_local) if coordinates else ("localhost", True)
     if is_local:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     port, listener = 0, None
@@ -143,7 +141,8 @@ def _has_nccl() -> bool:
 
 def _together(operation: Callable[[], Any]) -> None:
     try:
-        operation()
+        with current_gang().waiting():
+            operation()
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
         raise TrainingError(f"another process of this run has ended, or cannot be reached: {reason}") from error

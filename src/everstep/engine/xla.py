@@ -41,6 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Options by the name of the set; each comment says what an option does."""
 
+_DETERMINISTIC = {"xla_gpu_deterministic_ops": True}
 _NOT_DETERMINISTIC = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
 
 
@@ -49,8 +50,8 @@ def compiler_options(preset: str = "none", deterministic: bool = True) -> dict[s
 
     Args:
       preset: The name of a set of options.
-      deterministic: Whether operations must be deterministic. The environment requests that already, so that only
-        False is an option.
+      deterministic: Whether operations must be deterministic on a GPU. `XLA_FLAGS` requests that, too, but is not read
+        any more where a program has computed before it trains, as one that builds its model for `fit`.
 
     Raises:
       UsageError: A set is requested on another backend than JAX, or this XLA does not know one of its options.
@@ -59,11 +60,14 @@ def compiler_options(preset: str = "none", deterministic: bool = True) -> dict[s
     if preset != "none" and not is_jax:
         reason = f"options of XLA are set on JAX only, not on {keras.backend.backend()}"
         raise UsageError(reason, key="runtime.xla_preset", received=preset, remedy="train on JAX")
-    options = {**PRESETS[preset], **({} if deterministic else _NOT_DETERMINISTIC)}
-    if not options or not is_jax:
+    if not is_jax:
         return {}
     import jax
 
+    requested = {} if jax.default_backend() == "cpu" else _DETERMINISTIC
+    options = {**PRESETS[preset], **(requested if deterministic else _NOT_DETERMINISTIC)}
+    if not options:
+        return {}
     try:
         jax.jit(lambda x: x, compiler_options=options)(0)
     except Exception as error:  # of any type: it depends on the version

@@ -117,9 +117,7 @@ class ChildGang:
                 culprit, deadline = found, time.monotonic() + _END_SECONDS
             elif culprit and found and _is_consequence(culprit) and not _is_consequence(found):
                 culprit = found  # the end of a process on another machine may be known later than its consequences
-            if all(ends):
-                break
-            if time.monotonic() > deadline:
+            if all(ends) or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_SECONDS)
         self._kill()

@@ -21,7 +21,7 @@ class TaskConfig(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset({"init_checkpoint", "validation_data", "name"})
     _declined: ClassVar[Mapping[str, Declined]] = {
         "differential_privacy_config": Declined("differentially private training is not supported"),
-        "allow_image_summary": Declined("images are not logged: write them in your own action", False),
+        "allow_image_summary": Declined("trainer.tracking.samples logs images", False),
     }
 
     init_checkpoint: str = ""

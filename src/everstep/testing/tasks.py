@@ -141,6 +141,7 @@ def running(
         engine.place_on_device("train", stream)
     with opened(engine, stream) as feed:
         yield Rig(engine, stream, feed)
+        engine.push()  # as a trainer does at its end
 
 
 def seeded(build: Callable[[], keras.Model], seed: int = 0) -> keras.Model:

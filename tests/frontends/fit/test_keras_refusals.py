@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tools.keras_tests.__main__ import BACKENDS, refusals, table
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "fit.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "fit.md"
 
 
 def test_the_page_has_the_list():

@@ -63,7 +63,11 @@ def cluster(folder: Path, cpus: int = 1, memory: int = 200) -> Iterator[Path]:
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:
-            daemon.wait(300)
+            try:
+                daemon.wait(30)
+            except subprocess.TimeoutExpired:  # slurmd sometimes waits for a job that was cancelled
+                daemon.kill()
+                daemon.wait()
 
 
 def _start(name: str, conf: Path) -> subprocess.Popen:

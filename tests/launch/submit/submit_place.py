@@ -83,6 +83,10 @@ def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
 
 
 def begin_now(number: str) -> bool:
-    """Lets a requeued job begin now; by itself it begins after two minutes."""
+    """Lets a requeued job begin now; by itself it begins after two minutes.
+
+    Slurm refuses to start a job in the second in which it was killed: "already killed, do not launch batch job".
+    """
+    time.sleep(2)
     subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
     return True

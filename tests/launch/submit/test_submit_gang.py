@@ -1,4 +1,7 @@
-"""Two processes on a real Slurm of one node: requeued, and one killed; the bits are those of an undisturbed gang."""
+"""Two processes on a real Slurm of one node: requeued, and one killed; the bits are those of an undisturbed gang.
+
+Started by `srun` alone, they say in one line what is wrong with their input.
+"""
 
 import os
 import signal
@@ -8,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from submit_place import Place, until
+from submit_place import Place, begin_now, until
 from tests.several.launched import HERE, WORDS, at_step, ended, launch, pids, record
 
 pytestmark = [
     pytest.mark.full,
     pytest.mark.daily("jax"),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not()),
 ]
 
@@ -37,14 +41,9 @@ def submit(place: Place, *options: str, code: int = 0) -> str:
     return place.everstep(*words, *options, "--", *command, code=code)
 
 
-def begin_now(number: str) -> bool:
-    """Lets a requeued job begin now; by itself it begins after two minutes."""
-    subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=False, capture_output=True)
-    return True
-
-
 def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) -> None:
-    undisturbed = launch(tmp_path / "undisturbed", 2, STEPS)
+    code, text = ended(launch(tmp_path / "undisturbed", 2, STEPS))
+    assert code == 0, text
     number = submit(place).split()[1]
     until(at_step(place.run, 100, 0.0))
     subprocess.run(["scancel", "--signal=USR1", "--batch", number], check=True)  # as Slurm two minutes before the end
@@ -61,11 +60,34 @@ def test_two_tasks_are_requeued_and_one_is_killed(place: Place, tmp_path: Path) 
     log = place.log("err")
     assert f"the time is up: job {number} is requeued" in log
     assert "rank 1 (on localhost) was ended by SIGKILL" in log
-    code, text = ended(undisturbed)
-    assert code == 0, text
     attempts = record(place.run)["attempts"]
     assert [attempt["processes"] for attempt in attempts] == [2, 2, 2], log
     assert attempts[1]["from_step"] == stopped
     assert record(place.run)["status"] == "finished"
     assert record(place.run)["digest"] == record(tmp_path / "undisturbed")["digest"]
     assert place.listed()["submission"]["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["task.unit=3"], "task.unit: received 3, unknown key"),
+        (["runtime.mesh={model: 2}"], "runtime.mesh: received {'model': 2}, has no axis 'data'"),
+    ],
+    ids=["before they meet", "afterwards"],
+)
+def test_bad_input_of_two_tasks(place: Place, words: list[str], expected: str) -> None:
+    done = srun(place, *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("srun: ")]
+    assert line.startswith("everstep: error: ")
+    assert expected in line
+    assert not (place.run / "run.json").exists()
+
+
+def srun(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """Trains with two tasks of one step, as a user does without our launcher."""
+    train = [sys.executable, "-m", "everstep", "train", *WORDS, f"--model-dir={place.run}", *words]
+    command = ["srun", "--ntasks=2", "--mem=1000", *train]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

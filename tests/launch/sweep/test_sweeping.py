@@ -227,6 +227,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_killed_workers_and_trials_lose_nothing(objectives, tmp_path):
     """The sweep, a worker and a trial are killed once each; every trial is complete, once, with its own values."""
     (tmp_path / "program.py").write_text(PROGRAM)

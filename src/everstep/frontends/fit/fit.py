@@ -121,7 +121,7 @@ def fit(
       class_weight: Weight of each class in the loss.
       sample_weight: Weight of each sample in the loss, where x is arrays.
       initial_epoch: The first epoch of a new run; ignored by a run that resumes.
-      steps_per_epoch: Steps of an epoch; needed where the number of batches is not known from the data.
+      steps_per_epoch: Steps of an epoch; needed only for data that repeats forever. None for one pass over the data.
       validation_steps: Batches per evaluation; None for all.
       validation_batch_size: Samples per batch of an evaluation; None for `batch_size`.
       validation_freq: Evaluate every so many epochs; or a list of the epochs, the first of which is 1.
