@@ -60,12 +60,13 @@ def cluster(folder: Path, cpus: int = 1, memory: int = 200) -> Iterator[Path]:
         _wait(conf, folder)
         yield conf
     finally:
+        _end_jobs(conf)  # a job that cannot tell the controller its end would stay, and slurmd with it
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:
             try:
                 daemon.wait(30)
-            except subprocess.TimeoutExpired:  # slurmd sometimes waits for a job that was cancelled
+            except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
 
@@ -78,14 +79,22 @@ def _start(name: str, conf: Path) -> subprocess.Popen:
 def _wait(conf: Path, folder: Path) -> None:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        command = ["sinfo", "--noheader", "--format", "%T"]
-        done = subprocess.run(
-            command, env={"SLURM_CONF": str(conf), "PATH": "/usr/bin"}, capture_output=True, text=True
-        )
-        if done.stdout.strip() == "idle":
+        if _printed(conf, "sinfo", "--noheader", "--format", "%T") == "idle":
             return
         time.sleep(0.2)
     raise RuntimeError("\n".join(path.read_text() for path in folder.glob("slurm*.out")))
+
+
+def _end_jobs(conf: Path) -> None:
+    _printed(conf, "scancel", "--user=root")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and _printed(conf, "squeue", "--noheader"):
+        time.sleep(0.2)
+
+
+def _printed(conf: Path, *command: str) -> str:
+    environment = {"SLURM_CONF": str(conf), "PATH": "/usr/bin"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _free_ports() -> list[int]:
