@@ -1,12 +1,15 @@
 """`everstep.fit` with callbacks that remember, ended anywhere and run again: as if nothing had happened."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import fit_program
+import keras
+import numpy as np
 import pytest
 from fit_program import DATA, EPOCHS, STEPS, TEST, Asks, AsksAtBatches, Cut, Noise, averaged, cutting, made, trained
 
@@ -192,3 +195,39 @@ def test_killed_elsewhere(uninterrupted, tmp_path, deaths):
     for at in deaths:
         attempt(tmp_path / "run", at)
     assert attempt(tmp_path / "run", "") == uninterrupted
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _two_fits(folder, *, fails_in=None):
+    """Trains a head, then the whole model, shuffled and without a seed for either fit; returns the weights."""
+    keras.utils.set_random_seed(3)
+    x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    for phase in ("head", "all"):
+
+        def begin(epoch, logs=None, fails=phase == fails_in):
+            if fails and epoch == 1:
+                raise _Interrupted
+
+        callbacks = [keras.callbacks.LambdaCallback(on_epoch_begin=begin)]
+        layers[0].trainable = phase == "all"
+        model.compile("adam", "mse")
+        es.fit(model, x, 2 * x[:, :1], batch_size=8, epochs=3, model_dir=folder / phase, callbacks=callbacks, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("fails_in", ["head", "all"])
+def test_a_program_with_two_fits(tmp_path, fails_in):
+    """The second fit draws the same order of data as without the interruption, wherever that was."""
+    wanted = _two_fits(tmp_path / "whole")
+    with pytest.raises(_Interrupted):
+        _two_fits(tmp_path / "cut", fails_in=fails_in)
+    for one, other in zip(_two_fits(tmp_path / "cut"), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    shutil.rmtree(tmp_path / "cut" / "all")  # as if it had ended between the two
+    for one, other in zip(_two_fits(tmp_path / "cut"), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)

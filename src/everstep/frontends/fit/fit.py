@@ -405,10 +405,9 @@ def choose_seed(directory: Path | None) -> int:
     """Returns the seed of the run in a directory; for a new run, and without a directory, a different one per call.
 
     It follows from the global random generators and from the number of calls since they were seeded, so that
-    `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them.
+    `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them. Calls that resume a run are
+    counted, too: the next one gets the seed that it would have had without the interruption.
     """
-    if directory is not None and (stored := stored_seed(directory)) is not None:
-        return stored
     digest = hashlib.sha256(json.dumps(random_state.get()).encode())
     state, seed = digest.hexdigest(), rng_utils.get_random_seed()
     seeded = seed is not None and not isinstance(seed, _CountedSeed)
@@ -417,4 +416,5 @@ def choose_seed(directory: Path | None) -> int:
     _last["calls"] = 0 if seeded or state != _last["state"] else _last["calls"] + 1
     _last["state"] = state
     digest.update(int(_last["calls"]).to_bytes(8, "big"))
-    return int.from_bytes(digest.digest()[:4], "big") >> 1
+    stored = None if directory is None else stored_seed(directory)
+    return int.from_bytes(digest.digest()[:4], "big") >> 1 if stored is None else stored
