@@ -114,9 +114,9 @@ def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, st
 def _one_name(names: Sequence[tuple[str, str]]) -> str:
     if not names:
         raise UsageError(
-            "none is given, on the command line or in a stored config.yaml (runs of everstep.fit have none)",
+            "none is given, on the command line or in a stored config.yaml (runs that Python started have none)",
             key="EXPERIMENT",
-            remedy="`everstep experiments` lists them",
+            remedy='`everstep experiments` lists them; in Python: run_experiment(task, params, RUN, "eval")',
         )
     (name, origin), *others = names
     for other, elsewhere in others:
