@@ -76,6 +76,7 @@ def test_the_first_process_waits_for_the_others():
 def test_processes_at_different_places_are_named():
     done = Processes(
         """
+        gang.service._LEAVE_SECONDS = 2
         one = gang.join()
         one.gather("the first" if one.rank == 0 else "the second", 1)
         """,
@@ -113,6 +114,27 @@ def test_a_value_for_one_reader_of_another_thread():
     ).results()
     assert [code for code, _, _ in done.values()] == [0, 0], done
     assert json.loads(done[1][1]) == [7, None]
+
+
+def test_after_the_call_at_which_all_stop_every_process_knows_why():
+    """Also before the next heartbeat."""
+    done = Processes(
+        """
+        from everstep.engine.call_agreement import CallAgreement
+        gang.service.BEAT_SECONDS = 60
+        one = gang.join()
+
+        def requested():
+            if one.rank == 1:
+                one.request("stop", "SIGTERM")
+            return one.rank == 1
+
+        assert CallAgreement(lambda: False).stops(requested)
+        print(one.requested("stop"))
+        """,
+        2,
+    ).results()
+    assert [(code, out) for code, out, _ in done.values()] == [(0, "SIGTERM\n")] * 2, done
 
 
 def test_a_failing_process_ends_the_others():

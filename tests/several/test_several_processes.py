@@ -93,7 +93,8 @@ def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(one, tmp
     directory = tmp_path / "stopped"
     both = by_hand(directory, free_port(), 2)
     hit(directory, both[0], rank=1, number=signal.SIGTERM)
-    assert [ended(process)[0] for process in both] == [143, 143]
+    done = [ended(process) for process in both]
+    assert [code for code, _ in done] == [143, 143], done
     stopped = record(directory)
     assert stopped["status"] == "interrupted"
     assert str(stopped["step"]) in [path.name for path in (directory / "checkpoints").iterdir()]

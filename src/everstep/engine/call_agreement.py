@@ -60,8 +60,11 @@ class CallAgreement:
         return int(self.gang.share("the length of a call", length))
 
     def stops(self, requested: Callable[[], bool]) -> bool:
-        """Whether a stop is requested of any process; for a single process its loop knows."""
-        return self.gang.size > 1 and self.gang.any("a call", requested())
+        """Whether a stop is requested of any process, which all know then; for a single process its loop knows."""
+        if self.gang.size == 1 or not self.gang.any("a call", requested()):
+            return False
+        self.gang.update_requests()  # else a process could take the missing batches for the end of its data
+        return True
 
     def require(self, expected: int, count: int) -> None:
         """Refuses data of which this process reads another number of batches than the first one.

@@ -90,6 +90,9 @@ class Gang:
         """Returns what any process has requested of all, a few seconds ago or before; None if nothing was."""
         return None
 
+    def update_requests(self) -> None:
+        """Reads now what was requested before, so that `requested` returns it without delay."""
+
     def publish(self, key: str, value: Any) -> None:
         """The first process: sets a value for the same thread of the others, who `hear` it. Each key is used once."""
 

@@ -128,6 +128,11 @@ class ServiceGang(Gang):
         """See `Gang.requested`; it communicates only in the thread of the heartbeats."""
         return self._news.get(f"request/{name}")
 
+    def update_requests(self) -> None:
+        """See `Gang.update_requests`."""
+        with contextlib.suppress(RuntimeError):  # the gang is ending
+            self._news = self._all_under(_NEWS)
+
     def publish(self, key: str, value: Any) -> None:
         """See `Gang.publish`."""
         self._set(f"everstep/published/{key}", key, value)

@@ -83,12 +83,13 @@ class Guard:
     def stop_agreed(self) -> Interrupted | None:
         """Returns the same on every process of a gang, if a stop is requested of any; all call it at the same points.
 
-        The others then end with the same reason and exit code.
+        The others then end with the same reason and exit code. What is requested meanwhile counts the next time.
         """
         own = None if self.stop_requested() is None else self._signals.as_text()
         found = next(filter(None, current_gang().gather(_STOP, own)), None)
-        if found is not None and own is None:
-            self._signals.adopt(found)
+        if found is None:
+            return None
+        self._signals.adopt(found)
         return self.stop_requested()
 
 
