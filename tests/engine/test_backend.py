@@ -92,3 +92,12 @@ def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then(tmp_path)
     pytest.importorskip("tensorflow")
     words = [keras.backend.backend(), str(tmp_path / "model.keras")]
     subprocess.run([sys.executable, "-c", SEEDED_LATER, *words], check=True, timeout=300)
+
+
+def test_pytorchs_threads_sleep_in_a_program(monkeypatch):
+    """It reads the variable when it is imported, so `import everstep` sets it."""
+    code = "import everstep, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PASSIVE", "False"]

@@ -90,3 +90,13 @@ def test_recorded_with_the_run(tmp_path, caplog):
     if IS_JAX:
         assert engine["compiler_options"]["xla_gpu_enable_latency_hiding_scheduler"] is True
         assert engine["compiler_options"]["xla_gpu_deterministic_ops"] is False
+
+
+@pytest.mark.skipif(not IS_JAX, reason="only JAX has options")
+def test_steps_on_a_gpu_are_compiled_with_the_option(monkeypatch):
+    """`XLA_FLAGS` come too late where a program has computed before. There is no GPU here: its name must do."""
+    import jax
+
+    assert xla.compiler_options() == {}
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert xla.compiler_options() == {"xla_gpu_deterministic_ops": True}
