@@ -70,7 +70,7 @@ SHOWN_ON = dict.fromkeys(
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
-COMPILED = {"README.md", "docs/get-started/fit.md", "docs/get-started/experiment.md", "docs/coming-from/fit.md"}
+COMPILED = {"README.md", "docs/get-started/experiment.md", "docs/coming-from/fit.md"}
 """Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
@@ -141,13 +141,18 @@ def _run(block: Block, page: Path, module: types.ModuleType) -> str:
     return out.getvalue()
 
 
+def _lines(block: Block) -> list[str]:
+    """Returns the commands of a block; one that ends with a backslash goes on in the next line."""
+    return block.text.replace("\\\n", " ").splitlines()
+
+
 def _type(block: Block) -> str:
     """Runs the commands of a block in this process; each ends with 0, or as the comment behind it says."""
     import keras
 
     keras.utils.clear_session(free_memory=False)  # layers are numbered as in a process of its own
     out = io.StringIO()
-    for line in block.text.splitlines():
+    for line in _lines(block):
         said = re.search(r"# exit code (\d+)$", line)
         program, *words = shlex.split(line, comments=True)
         assert program == "everstep", f"only everstep's commands can be run here: {line}"
@@ -262,7 +267,7 @@ def test_few_blocks_do_not_run():
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yields every everstep command line in the documentation, with its page."""
     for page in LINKED:
-        lines = [line for block in blocks(page) if block.kind.startswith("sh") for line in block.text.splitlines()]
+        lines = [line for block in blocks(page) if block.kind.startswith("sh") for line in _lines(block)]
         inline = re.findall(r"`(everstep [^`]+)`", FENCE.sub("", page.read_text("utf-8")))
         for line in [*lines, *inline]:
             words = shlex.split(line, comments=True)

@@ -44,6 +44,7 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.daily("torch", "tensorflow")
 def test_every_kept_checkpoint_has_a_saved_model(tmp_path):
     run = OrbaxCheckpointer(tmp_path / "run" / "checkpoints", Retention(newest=2), run="a")
     exports = exports_of(tmp_path)
@@ -64,6 +65,7 @@ def test_every_kept_checkpoint_has_a_saved_model(tmp_path):
     run.close()
 
 
+@pytest.mark.daily("torch", "tensorflow")
 def test_versions_of_other_programs_are_kept(tmp_path):
     (tmp_path / "run").mkdir()
     exports = exports_of(tmp_path)

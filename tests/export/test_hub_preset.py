@@ -60,6 +60,7 @@ def test_a_merged_preset_writes_the_same_text(tuned, tmp_path):
     assert loaded.preprocessor.tokenizer.vocabulary_size() == loaded.backbone.vocabulary_size
 
 
+@pytest.mark.daily("torch")
 def test_an_adapter_is_loaded_by_keras_hub_onto_the_preset(tuned, tmp_path):
     preset, model, sample = tuned
     kernels = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
@@ -82,6 +83,7 @@ def test_a_keras_file_writes_the_same_text(tuned, tmp_path):
     assert written(loaded) == written(model)
 
 
+@pytest.mark.daily("tensorflow")
 def test_a_saved_model_has_the_outputs(tuned, tmp_path, caplog):
     if keras.backend.backend() == "torch":
         pytest.skip("PyTorch writes model.pt2 instead")
@@ -92,7 +94,7 @@ def test_a_saved_model_has_the_outputs(tuned, tmp_path, caplog):
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
 
 
-@pytest.mark.daily("torch")
+@pytest.mark.full
 def test_transformers_writes_the_same_text(tuned, tmp_path):
     _, model, sample = tuned
     export_preset(model, tmp_path / "preset", sample)

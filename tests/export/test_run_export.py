@@ -57,6 +57,7 @@ def test_a_model_without_declared_inputs_needs_a_sample(tmp_path):
     assert everstep.export.export_model(model, tmp_path / "out", X)[0] == tmp_path / "out" / "model.keras"
 
 
+@pytest.mark.daily("torch", "tensorflow")
 def test_a_run_with_the_weights_of_a_checkpoint(run, tmp_path):
     steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
     everstep.export.export_model(run, tmp_path / "last")

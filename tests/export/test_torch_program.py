@@ -204,6 +204,7 @@ print("still running")
 """
 
 
+@pytest.mark.full
 def test_a_full_disk_is_an_error_and_does_not_end_the_process(torch, tmp_path):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "model.pt2")]
     environment = {**os.environ, "KERAS_BACKEND": "torch"}

@@ -11,6 +11,7 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 pytestmark = pytest.mark.backend
 
 
+@pytest.mark.daily("torch")
 def test_a_save_hardly_keeps_training_waiting(tmp_path: Path) -> None:
     figures = save_cost.measure(tmp_path, 8_000_000, 0.5, pairs=2)
     assert 7_900_000 < figures.size < 8_200_000

@@ -34,6 +34,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.daily("torch")
 def test_predictions_have_the_accuracy_that_was_logged(run, predictor, tmp_path):
     x, y = samples(60, 1)
     np.savez(tmp_path / "in.npz", x=x, y=y)

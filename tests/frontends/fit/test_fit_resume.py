@@ -220,7 +220,7 @@ def _two_fits(folder, *, fails_in=None):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("fails_in", ["head", "all"])
+@pytest.mark.parametrize("fails_in", ["head", pytest.param("all", marks=pytest.mark.full)])
 def test_a_program_with_two_fits(tmp_path, fails_in):
     """The second fit draws the same order of data as without the interruption, wherever that was."""
     wanted = _two_fits(tmp_path / "whole")

@@ -161,13 +161,15 @@ def test_early_stopping_as_an_argument(tmp_path):
     assert record(tmp_path / "run")["step"] == 6  # 0.7 is not better by more than 0.3 than 0.5
 
 
-def test_early_stopping_may_change_on_resume(tmp_path, caplog):
+def test_early_stopping_may_change_on_resume(tmp_path, caplog, capsys):
     settings = EVERY | {"checkpoint_interval": 2}
     config = {"metric": "score", "mode": "higher", "patience": 2}
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 4})
     run("train_and_eval", tmp_path / "run", task=Wavering(), early_stopping=config, **settings)
     assert record(tmp_path / "run")["step"] == 10
     assert "stops at step 10: score has not improved in 2 evaluations (best: 0.7)" in caplog.text
+    run("train_and_eval", tmp_path / "run", task=Wavering(), early_stopping=config, verbose=True, **settings)
+    assert "nothing left to train: the run was stopped at step 10: score has not improved" in capsys.readouterr().err
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 14})
     assert record(tmp_path / "run")["step"] == 14
 

@@ -177,7 +177,8 @@ def test_frozen_variables(gpt2, texts):
     assert refused(gpt2, texts, freeze=["."]).reason == "leaves nothing to train"
 
 
-@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_adapters_beside_a_quantized_backbone_have_the_gradients_of_the_exact_one(gpt2, texts, mode):
     found = []
     for quantized in (None, mode):
