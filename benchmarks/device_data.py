@@ -15,6 +15,7 @@ On a CPU, try it in small: `--rows 4096 --hidden 32 --batch 32 --steps 2000 --ro
 import argparse
 import functools
 import json
+import os
 import queue
 import statistics
 import tempfile
@@ -38,11 +39,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=117, help="steps in a call of `hand host`")
     parser.add_argument("--window", type=int, default=0, help="steps_per_loop of ours; 0 for an epoch")
     parser.add_argument("--dtype", choices=["float32", "uint8"], default="float32", help="of the images")
+    parser.add_argument(
+        "--nondeterministic", action="store_true", help="allow such operations, for all but everstep.fit"
+    )
     parser.add_argument("--only", nargs="+", help="names of contenders, such as 'ours device'")
     return parser.parse_args()
 
 
-arguments = _arguments() if __name__ == "__main__" else argparse.Namespace(backend=None)
+arguments = _arguments() if __name__ == "__main__" else argparse.Namespace(backend=None, nondeterministic=False)
+if arguments.nondeterministic:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=false"
 backend.select(arguments.backend)
 
 import keras  # noqa: E402
@@ -111,6 +117,7 @@ def ours(cache: str) -> float:
     section = {"global_batch_size": arguments.batch, "is_training": True, "cache": cache}
     params.override({"task": {"train_data": section}})
     params.override({"trainer": {"train_steps": last, "steps_per_loop": window, "checkpoint_interval": 0}})
+    params.override({"runtime": {"deterministic": not arguments.nondeterministic}})
     task = Task()
     trainer = create_trainer(params, task, train=True, evaluate=False, trainer_cls=Timed)
     trainer.marks, trainer.counted = {}, (first, last)  # type: ignore[attr-defined]
@@ -254,7 +261,7 @@ def ahead(source: Iterator[Any]) -> Iterator[Any]:
 
 def main() -> None:
     """Runs the contenders alternately, and prints medians, spreads, ratios, and one line of JSON."""
-    backend.prepare(0)
+    backend.prepare(0, deterministic=not arguments.nondeterministic)
     keras_fit = keras.Model.fit
     contenders: dict[str, Callable[[], float]] = {
         "hand device": hand_device,

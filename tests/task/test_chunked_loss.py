@@ -51,6 +51,32 @@ def test_value_and_gradients_are_those_of_the_plain_loss(chunk, bias):
         np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("far", [0.0, 60.0, 1000.0])
+def test_a_logit_far_above_those_looked_at(monkeypatch, far):
+    """On JAX it overflows in the first calculation, from 88 on; value and gradients are the same on every backend."""
+    monkeypatch.setattr("everstep.task.chunked_loss.SAMPLED", 2)
+    above = RANDOM.normal(size=(8, 13)).astype("float32")
+    above[:, 12] += far
+    features = keras.Variable(np.abs(RANDOM.normal(size=(2, 11, 8))).astype("float32"))
+    kernel = keras.Variable(above)
+    labels, weights = ops.convert_to_tensor(LABELS % 12), ops.convert_to_tensor(WEIGHTS)
+
+    def chunked():
+        return chunked_cross_entropy(features.value, kernel.value, None, labels, weights, 5)
+
+    def straight():
+        logits = ops.matmul(features.value, kernel.value)
+        return ops.sum(
+            keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True) * weights
+        ) / ops.sum(weights)
+
+    loss, grads = value_and_grad(chunked, [features, kernel])
+    expected, others = value_and_grad(straight, [features, kernel])
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    for one, other in zip(grads, others, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other), rtol=1e-4, atol=1e-4)
+
+
 def test_in_half_precision_it_differs_by_rounding_only():
     features, kernel = variables(bias=False)
     labels, weights = ops.convert_to_tensor(LABELS), ops.convert_to_tensor(WEIGHTS)

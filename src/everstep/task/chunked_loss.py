@@ -10,6 +10,7 @@ gradients of the weights. The products are the same as in the plain loss, and no
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -19,6 +20,8 @@ from everstep.errors import UsageError
 from everstep.task.grad import scan
 
 KEY = "task.loss_chunk_tokens"
+SAMPLED = 512
+"""How many logits of a token are looked at for a first estimate of the largest."""
 
 
 class Head(NamedTuple):
@@ -148,24 +151,51 @@ def _sums(
 def _chunk(chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: bool) -> list[Any]:
     """Returns the loss of a chunk and its gradients by features, kernel and bias; the kernel is in their type.
 
+    Exponentials are taken of what logits exceed a shift by, the largest logit of the token. To find that takes a pass
+    over all logits. On JAX the shift is first the largest of some logits and that of the label. If a logit exceeds it
+    by more than 88, which happens only to tokens with such a loss, its exponential overflows and the loss is not
+    finite: everything is computed again, with the exact shift.
+    """
+    is_half = keras.backend.standardize_dtype(kernel.dtype) == "float16"
+    if keras.backend.backend() != "jax" or kernel.shape[-1] <= SAMPLED or is_half:
+        return _computed(chunk, kernel, biases, gradients, _largest)
+    found = _computed(chunk, kernel, biases, gradients, _largest_of_some)
+    return ops.cond(
+        ops.isfinite(found[0]), lambda: found, lambda: _computed(chunk, kernel, biases, gradients, _largest)
+    )
+
+
+def _largest(logits: Any, of_label: Any) -> Any:
+    return ops.max(logits, axis=-1, keepdims=True)
+
+
+def _largest_of_some(logits: Any, of_label: Any) -> Any:
+    return ops.maximum(ops.max(logits[:, :SAMPLED], axis=-1, keepdims=True), of_label)
+
+
+def _computed(
+    chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: bool, shift_of: Callable[[Any, Any], Any]
+) -> list[Any]:
+    """Returns what `_chunk` returns, if no logit exceeds `shift_of(logits, logit of the label)` by more than 88.
+
     Logits stay in the type of the features. Only what is computed from them is in float32, and a compiler needs not
-    store it: their maximum and the logit of the label are taken before they are cast, because a compiler would store
-    the cast logits for a maximum of them.
+    store it: the shift and the logit of the label are taken before they are cast, because a compiler would store the
+    cast logits for a maximum of them.
 
     The gradient by the logits, `weight * (softmax - is_label)`, is not stored either. It is computed by the pass that
     sums the exponentials, up to a factor per token: `exponential - is_label * total`. The factor, `weight / total`, is
-    applied to the features and to the products. So the logits are read twice, not three times.
+    applied to the features and to the products. So the logits are read once or twice, not three times.
     """
     features, labels, weights = chunk
     logits = ops.matmul(features, kernel)
     if biases:
         logits = logits + ops.cast(biases[0], logits.dtype)
     labels = ops.expand_dims(ops.cast(labels, "int32"), -1)
-    shift = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float32")
+    of_label = ops.take_along_axis(logits, labels, axis=-1)
+    shift, of_label = ops.cast(shift_of(logits, of_label), "float32"), ops.cast(of_label, "float32")
     exponentials = ops.exp(ops.cast(logits, "float32") - shift)
     total = ops.sum(exponentials, axis=-1, keepdims=True)
     log_sum = shift + ops.log(total)
-    of_label = ops.cast(ops.take_along_axis(logits, labels, axis=-1), "float32")
     loss = ops.sum((log_sum - of_label)[:, 0] * weights)
     if not gradients:
         return [loss]
