@@ -45,7 +45,7 @@ def two_steps(model):
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param("full", ["block_0", "block_1", "head"], marks=pytest.mark.daily("torch", "jax")),
+        pytest.param("full", ["block_0", "block_1", "head"], marks=pytest.mark.daily("torch", "tensorflow")),
         pytest.param(["narrow", "block_0"], ["block_0", "narrow"], marks=pytest.mark.daily("torch")),
         ("none", []),
     ],

@@ -120,6 +120,7 @@ print(json.dumps(found.tolist()))
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.daily("torch")
 def test_adapters_alone_are_not_written_if_more_was_trained(tiny_preset, tmp_path):
     preset = tiny_preset("causal_lm", "gpt2")
     model = load(preset)

@@ -17,7 +17,7 @@ import keras
 from keras import layers, ops
 
 from everstep.errors import UsageError
-from everstep.task.grad import scan
+from everstep.task.grad import quick_if_finite, scan
 
 KEY = "task.loss_chunk_tokens"
 SAMPLED = 512
@@ -156,13 +156,13 @@ def _chunk(chunk: tuple[Any, Any, Any], kernel: Any, biases: tuple, gradients: b
     by more than 88, which happens only to tokens with such a loss, its exponential overflows and the loss is not
     finite: everything is computed again, with the exact shift.
     """
-    is_half = keras.backend.standardize_dtype(kernel.dtype) == "float16"
-    if keras.backend.backend() != "jax" or kernel.shape[-1] <= SAMPLED or is_half:
-        return _computed(chunk, kernel, biases, gradients, _largest)
-    found = _computed(chunk, kernel, biases, gradients, _largest_of_some)
-    return ops.cond(
-        ops.isfinite(found[0]), lambda: found, lambda: _computed(chunk, kernel, biases, gradients, _largest)
-    )
+
+    def computed(shift_of: Callable[[Any, Any], Any]) -> list[Any]:
+        return _computed(chunk, kernel, biases, gradients, shift_of)
+
+    if kernel.shape[-1] <= SAMPLED or keras.backend.standardize_dtype(kernel.dtype) == "float16":
+        return computed(_largest)
+    return quick_if_finite(lambda: computed(_largest_of_some), lambda: computed(_largest))
 
 
 def _largest(logits: Any, of_label: Any) -> Any:

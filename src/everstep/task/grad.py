@@ -98,6 +98,21 @@ def switch(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     return _same_structure("everstep.task.grad.switch", run, index, list(branches))
 
 
+def quick_if_finite(quick: Callable[[], list[Any]], exact: Callable[[], list[Any]]) -> list[Any]:
+    """Returns `quick()` if its first value is finite, else `exact()`; not where a step would wait for the decision.
+
+    On JAX it is made while a compiled step runs. Elsewhere the host would wait for the value: always `exact()` there.
+
+    Args:
+      quick: Computes some arrays, of which the first is a scalar.
+      exact: Computes arrays of the same shapes and types.
+    """
+    if keras.backend.backend() != "jax":
+        return exact()
+    found = quick()
+    return keras.ops.cond(keras.ops.isfinite(found[0]), lambda: found, exact)
+
+
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list[Any], xs: tuple[Any, ...]) -> tuple[list[Any], Any]:
     """Runs a step on each slice of arrays along their first axis, one after the other; not differentiable everywhere.
 
