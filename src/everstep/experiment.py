@@ -670,7 +670,7 @@ def _announce_plan(
         say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
     elif controller.stopped and controller.progress.target >= config.train_steps:
         reason = f"the run was stopped at step {trainer.global_step}: {controller.stopped}"
-        say(f"nothing left to train: {reason}. To train it further, ask for more than {config.train_steps} steps")
+        say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         when = {"at intervals": f", evaluate every {config.validation_interval}", "at the end": ", evaluate at the end"}
         say(

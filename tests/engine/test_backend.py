@@ -55,6 +55,16 @@ def test_seed_determines_the_weights():
     assert numbers[0] == numbers[1] != numbers[2]
 
 
+def test_a_seed_of_the_program_that_has_no_effect_is_reported(caplog):
+    backend.prepare(3)
+    caplog.clear()
+    backend.prepare(4)
+    assert caplog.text == ""  # another run may have another seed
+    keras.utils.set_random_seed(5)
+    backend.prepare(4)
+    assert "keras.utils.set_random_seed(5) has no effect on this run: its seed is 4" in caplog.text
+
+
 @pytest.mark.parametrize("given", [None, "--xla_gpu_deterministic_ops=false"])
 def test_jax_is_deterministic_on_a_gpu_unless_configured_otherwise(given):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "KERAS_BACKEND")}

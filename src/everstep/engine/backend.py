@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import warnings
@@ -23,6 +24,8 @@ _ENGINES = {
 }
 
 _DETERMINISTIC = "xla_gpu_deterministic_ops"
+
+logger = logging.getLogger(__name__)
 
 
 def installed() -> list[str]:
@@ -120,6 +123,7 @@ def prepare(seed: int, deterministic: bool = True) -> None:
     """
     import keras
 
+    _warn_about_another_seed(seed)
     if keras.backend.backend() == "tensorflow":
         keras.utils.set_random_seed(seed)
         if deterministic:
@@ -132,6 +136,20 @@ def prepare(seed: int, deterministic: bool = True) -> None:
         _make_torch_deterministic()
     elif keras.backend.backend() == "torch":
         importlib.import_module("torch").use_deterministic_algorithms(False)
+
+
+_prepared_seed: int | None = None  # of the last call of `prepare`
+
+
+def _warn_about_another_seed(seed: int) -> None:
+    """Warns of a seed that the program has set and expects to be that of the run."""
+    from keras.src.utils import rng_utils
+
+    global _prepared_seed
+    found = rng_utils.get_random_seed()
+    if found not in (None, seed, _prepared_seed):
+        logger.warning("keras.utils.set_random_seed(%s) has no effect on this run: its seed is %s", found, seed)
+    _prepared_seed = seed
 
 
 @contextlib.contextmanager
