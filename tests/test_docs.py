@@ -70,12 +70,12 @@ SHOWN_ON = dict.fromkeys(
 )
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
-COMPILED = {"README.md", "docs/get-started/experiment.md", "docs/coming-from/fit.md"}
+COMPILED = {"README.md", "docs/get-started/experiment.md"}
 """Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
 
 
 LONG = {f"docs/how-to/{name}.md" for name in ("actions", "components", "export", "fine-tuning", "image-data")}
-LONG |= {"docs/how-to/training-jobs.md"}
+LONG |= {"docs/how-to/training-jobs.md", "docs/coming-from/fit.md"}
 """Pages that train, export or evaluate several times: `make test-full` runs them. Daily tests train the same ways."""
 
 

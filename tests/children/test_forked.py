@@ -24,7 +24,7 @@ OUTPUT = {"capture_output": True, "text": True}
 PIPES = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
 
 
-@pytest.mark.parametrize("start", ["-c", "script", "-m"])
+@pytest.mark.parametrize("start", [pytest.param("-c", marks=pytest.mark.full), "script", "-m"])
 def test_it_finds_what_any_process_finds(tmp_path, monkeypatch, start):
     monkeypatch.setenv("ANOTHER", "of the test")
     (tmp_path / "about.py").write_text(ABOUT)

@@ -87,7 +87,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
 def test_bad_requests_that_need_keras(tmp_path: Path, backend: str) -> None:
     here = Path(__file__).parent
     words = {name: [*case[0], "--import=tiny_experiments", f"--backend={backend}"] for name, case in BAD.items()}

@@ -14,7 +14,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.export.predict.finding import find, run_of
 from everstep.export.predict.predicting import PredictOptions, predictor_of, write_predictions
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.daily("torch", "tensorflow")]
 
 
 @pytest.fixture(scope="module")
