@@ -148,7 +148,8 @@ def _warn_about_another_seed(seed: int) -> None:
     global _prepared_seed
     found = rng_utils.get_random_seed()
     if found not in (None, seed, _prepared_seed):
-        logger.warning("keras.utils.set_random_seed(%s) has no effect on this run: its seed is %s", found, seed)
+        text = "keras.utils.set_random_seed(%s) has no effect on this run: its seed is %s (runtime.seed)"
+        logger.warning(text, found, seed)
     _prepared_seed = seed
 
 
