@@ -1,6 +1,8 @@
 """`tf.data` datasets: lengths, later passes, failed batches, and GPUs hidden from TensorFlow."""
 
 import builtins
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -141,3 +143,16 @@ def test_which_epochs_never_end():
         stream = TFDataStream(dataset.batch(2))
         assert stream.epoch_never_ends == stream.never_ends == expected
         assert TFDataStream(dataset.batch(2), repeat=True).never_ends
+
+
+def test_a_dropped_stream_releases_its_pipeline_at_once():
+    """TensorFlow's iterator holds threads and buffers, and the older it is, the longer it may take to end."""
+    stream = TFDataStream(numbers())
+    next(stream)
+    pipeline = weakref.ref(stream._live)
+    gc.disable()
+    try:
+        del stream
+        assert pipeline() is None
+    finally:
+        gc.enable()

@@ -135,7 +135,7 @@ class Stream(abc.ABC):
         self._batches_per_epoch = batches_per_epoch
         self._position = Position(0, 0)
         self._bookmark: Any = None
-        self._batches: Iterator[Part] | None = None
+        self._batches: Iterator[Any] | None = None
         self._ahead: _Ahead | None = None
         self._own_rows: OwnRows | None = None
 
@@ -342,28 +342,29 @@ class Stream(abc.ABC):
         """Yields at most one batch from the open epoch; opens the epoch if none is open."""
         try:
             if self._batches is None:
-                self._batches = iter(self._open_parts(epoch, batch))
+                self._batches = iter(self._opened(epoch, batch))
             value = next(self._batches)
         except StopIteration:
             return
         except BaseException:
             self._batches = None  # a broken iterator would look like the end of the epoch
             raise
-        yield value
+        # Not a `map` over the iterator: it would refer to this stream, which would keep files and buffers for the
+        # garbage collector.
+        yield self._as_part(value)
 
-    def _open_parts(self, epoch: int, batch: int) -> Iterator[Part]:
+    def _opened(self, epoch: int, batch: int) -> Iterator[Batch] | Iterator[Part]:
         """Opens an epoch: all rows of its batches, or those that this process needs."""
         if self._own_rows is not None and self.reads_rows:
             return self.open_rows(epoch, batch, self._own_rows)
-        return map(self._as_part, self._opened(epoch, batch))
-
-    def _as_part(self, batch: Batch) -> Part:
-        return Part(batch, None) if self._own_rows is None else part_of(batch, self._own_rows)
-
-    def _opened(self, epoch: int, batch: int) -> Iterator[Batch]:
         if self._bookmark is None or (epoch, batch) != self._position:
             return self.open(epoch, batch)
         return self.open_at(epoch, batch, self._bookmark)
+
+    def _as_part(self, value: Any) -> Part:
+        if self._own_rows is None:
+            return Part(value, None)
+        return value if self.reads_rows else part_of(value, self._own_rows)
 
 
 class _Ahead(NamedTuple):
