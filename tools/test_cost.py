@@ -99,12 +99,14 @@ def _now() -> Cost:
 
 def _running() -> float:
     """Returns the CPU-seconds of child processes that still run, such as servers, and of their ended children."""
-    ticks = 0
+    ticks, pids = 0, []
     for listed in Path("/proc/self/task").glob("*/children"):
-        for pid in listed.read_text().split():
-            with contextlib.suppress(OSError):  # it has just ended
-                fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, fields[11:15]))
+        with contextlib.suppress(OSError):  # the thread has just ended
+            pids += listed.read_text().split()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # the process has just ended
+            fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
