@@ -66,12 +66,12 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadscope --no
 # installed, JAX does. Full runs begin with TensorFlow, so that what does not depend on the backend has seen two.
 FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 
-# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also an
-# example, pages with a SavedModel, several processes, and what of data and checkpoints is marked for it. `make test-full`
-# runs on each all that depends on the backend.
+# On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also
+# several processes, and what of data and checkpoints is marked for it; on TensorFlow the pages with long trainings.
+# `make test-full` runs on each all that depends on the backend.
 ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
-ON_JAX := tests/test_docs.py tests/several tests/reliability tests/data tests/checkpoint \
+ON_JAX := tests/several tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks \
           tests/task/test_chunked_loss.py::test_a_logit_far_above_those_looked_at $(ON_BOTH)
 GAN := tests/frontends/fit/test_fit_models.py::test_a_gan_resumes_with_its_optimizers_and_what_it_draws

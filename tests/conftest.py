@@ -111,6 +111,12 @@ def _restore_registered_optimizers():
         registry._extended.cache_clear()
 
 
+@pytest.fixture
+def no_export(monkeypatch):
+    """Runs of `fit` end without an export, which on PyTorch takes longer than a short training."""
+    monkeypatch.setattr("everstep.experiment.export_all", lambda model, directory, sample: [directory])
+
+
 @pytest.fixture(scope="session")
 def tiny_preset(tmp_path_factory):
     """Returns a function that makes a tiny KerasHub preset, once: `tiny_preset("causal_lm", "llama3")`."""

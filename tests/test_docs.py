@@ -71,7 +71,7 @@ SHOWN_ON = dict.fromkeys(
 """Pages whose outputs are not those of every backend: a SavedModel, or the backend's name."""
 
 COMPILED = {"README.md", "docs/get-started/experiment.md"}
-"""Pages with hundreds of steps: every day on JAX, whose loop needs a fraction of the time."""
+"""Pages with hundreds of steps: every day on TensorFlow, whose compiled loop needs a fraction of the time."""
 
 
 LONG = {f"docs/how-to/{name}.md" for name in ("actions", "components", "export", "fine-tuning", "image-data")}
@@ -83,7 +83,7 @@ def _with_code() -> Iterator[Any]:
     for page in PAGES:
         if RUN & {block.kind for block in blocks(page)}:
             name = name_of(page)
-            daily = pytest.mark.daily("jax" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
+            daily = pytest.mark.daily("tensorflow" if name in COMPILED else SHOWN_ON.get(name, ["torch"])[0])
             yield pytest.param(page, marks=pytest.mark.full if name in LONG else daily, id=name)
 
 

@@ -12,7 +12,7 @@ from everstep.config import bind, get_exp_config, get_task, registry
 from everstep.config import register_experiment as register_config_factory
 from everstep.config import register_task as register_task_cls
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
 
 @pytest.fixture(autouse=True)

@@ -332,11 +332,21 @@ def test_importing_loads_no_backend():
     assert done == "[]"
 
 
-def test_arrays_train_without_any_extra(tmp_path):
-    """With the required dependencies alone: imports of all others fail."""
+def test_arrays_train_without_any_extra_and_without_installing(tmp_path):
+    """With the required dependencies alone, as imports of all others fail; the package is on PYTHONPATH."""
     done = _python(
         """
-        import importlib.machinery, sys
+        import importlib.machinery, importlib.metadata, sys
+
+        find, points = importlib.metadata.Distribution.from_name, importlib.metadata.entry_points
+
+        def from_name(name):
+            if name == "everstep":
+                raise importlib.metadata.PackageNotFoundError(name)
+            return find(name)
+
+        importlib.metadata.Distribution.from_name = from_name
+        importlib.metadata.entry_points = lambda **of: [] if "everstep" in str(of.get("group")) else points(**of)
 
         MISSING = {"tensorflow", "torch", "mlflow", "gin", "ray", "grain", "optuna", "submitit", "gcsfs", "s3fs"}
 
@@ -363,6 +373,8 @@ def test_arrays_train_without_any_extra(tmp_path):
         params = everstep.ExperimentConfig()
         params.override({"trainer": {"train_steps": 6, "steps_per_loop": 3, "checkpoint_interval": 3}})
         _, logs = everstep.run_experiment(Line(), params, "run", verbose=False)
+        from everstep.cli.main import main
+        assert main(["config", "mnist/local", "trainer.train_steps=7"]) == 0
         print(keras.backend.backend(), sorted(MISSING & set(sys.modules)), logs["validation_loss"] > 0)
         """,
         cwd=tmp_path,

@@ -77,7 +77,7 @@ def trained(data, directory, stop_after=-1):
     "make",
     [pytest.param(Samples, marks=pytest.mark.full), pytest.param(py_dataset, marks=pytest.mark.full), grain_dataset],
 )
-def test_resumed_inside_an_epoch_to_the_same_bits(make, tmp_path):
+def test_resumed_inside_an_epoch_to_the_same_bits(make, tmp_path, no_export):
     straight = trained(make(), tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
         trained(make(), tmp_path / "run", stop_after=8)

@@ -46,7 +46,7 @@ def params(files, steps, **fields):
 
 def run(folder, config, mode="train"):
     task = Halves(config.task)
-    _, logs = es.run_experiment(task, config, str(folder), mode, verbose=False)
+    _, logs = es.run_experiment(task, config, str(folder), mode, export=False, verbose=False)
     return json.loads((folder / "run.json").read_text())["digest"], logs
 
 
@@ -69,7 +69,7 @@ def test_evaluation_sees_every_sample(tmp_path):
             metrics[0].update_state(keras.ops.ones_like(labels))
 
     config = params(write(tmp_path / "data"), 4)
-    _, logs = es.run_experiment(Counting(config.task), config, str(tmp_path / "run"))
+    _, logs = es.run_experiment(Counting(config.task), config, str(tmp_path / "run"), export=False)
     assert logs["seen"] == 23
 
 

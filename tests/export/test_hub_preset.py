@@ -83,7 +83,7 @@ def test_a_keras_file_writes_the_same_text(tuned, tmp_path):
     assert written(loaded) == written(model)
 
 
-@pytest.mark.daily("tensorflow")
+@pytest.mark.full
 def test_a_saved_model_has_the_outputs(tuned, tmp_path, caplog):
     if keras.backend.backend() == "torch":
         pytest.skip("PyTorch writes model.pt2 instead")

@@ -68,6 +68,7 @@ def test_a_run_with_the_weights_of_a_checkpoint(run, tmp_path):
     assert np.abs(outputs["first"] - outputs["last"]).max() > 0
 
 
+@pytest.mark.daily("torch", "tensorflow")
 def test_a_keras_file_in_the_other_formats(run, tmp_path):
     written = everstep.export.export_model(run / "export" / "model.keras", tmp_path)
     assert [path.name for path in written] == ["model.keras", serving_format()[0]]

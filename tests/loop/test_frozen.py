@@ -253,7 +253,7 @@ def test_a_frozen_weight_that_user_code_changes_is_noticed_and_saved(tmp_path, t
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(other))
 
 
-def test_a_compiled_model_with_frozen_layers(tmp_path):
+def test_a_compiled_model_with_frozen_layers(tmp_path, no_export):
     def compiled():
         keras.utils.set_random_seed(0)
         model = FineTuning().build_model()

@@ -1,6 +1,7 @@
 """The environment of a run: its code, packages, machine and data. Nothing is imported to find out."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -78,6 +79,7 @@ _SAMPLE_BYTES, _SAMPLES = 2**16, 4
 
 def environment() -> dict[str, Any]:
     """Returns Python, platform, processors, versions of numerical libraries, and variables that affect them."""
+    installed = installed_packages()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -86,7 +88,7 @@ def environment() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "gpus": gpus(),
         "settings": settings(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := _version(name, installed))},
     }
 
 
@@ -127,10 +129,17 @@ def installed_packages() -> dict[str, str]:
     """Returns every installed package with its version, read from the names of their folders."""
     found: dict[str, str] = {}
     for folder in sys.path:
-        for path in Path(folder or ".").glob("*.dist-info"):
-            name, _, version = path.stem.rpartition("-")
-            found.setdefault(name.lower().replace("_", "-"), version)
+        with contextlib.suppress(OSError):  # a zip file, or a folder that is missing
+            found = {**_packages_in(folder or ".", os.stat(folder or ".").st_mtime_ns), **found}
     return dict(sorted(found.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _packages_in(folder: str, changed: int) -> dict[str, str]:
+    """Returns the packages of one folder, which is read again only if it has changed: many runs may be short."""
+    stems = [os.path.splitext(name)[0] for name in os.listdir(folder) if name.endswith(".dist-info")]
+    pairs = [stem.rpartition("-")[::2] for stem in stems]
+    return {name.lower().replace("_", "-"): version for name, version in pairs}
 
 
 def write_requirements(directory: Path) -> None:
@@ -148,10 +157,12 @@ def read_requirements(directory: Path) -> dict[str, str]:
     return {name: version for name, _, version in (line.partition("==") for line in lines) if version}
 
 
-def _version(package: str) -> str | None:
+def _version(package: str, installed: Mapping[str, str]) -> str | None:
     if package == "everstep":
         return __version__
-    try:
+    if package in installed:
+        return installed[package]
+    try:  # not installed, or not by a wheel
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None

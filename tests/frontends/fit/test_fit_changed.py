@@ -17,16 +17,11 @@ from everstep.errors import UsageError
 from everstep.run.resume_checks import ChangeRefused
 from everstep.task.description import describe
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 Y = X[:, :1]
 RATE, STORED_RATE = "optimizer.learning_rate", "task.optimizer.learning_rate"
-
-
-@pytest.fixture(autouse=True)
-def no_export(monkeypatch):
-    monkeypatch.setattr("everstep.experiment.export_all", lambda *args: [])
 
 
 def made(rate=0.001, beta=0.9, dropout=0.1, loss="mse", units=1, **compiled):

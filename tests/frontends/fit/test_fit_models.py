@@ -18,7 +18,7 @@ from everstep.errors import UsageError
 from everstep.loop.recovery import Recovery
 from everstep.task.compiled import CompiledTask
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
 BACKEND = keras.backend.backend()
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")

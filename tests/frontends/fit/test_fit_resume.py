@@ -16,7 +16,7 @@ from fit_program import DATA, EPOCHS, STEPS, TEST, Asks, AsksAtBatches, Cut, Noi
 import everstep as es
 from everstep.errors import UsageError
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
 
 def whole(folder, **kwargs):
@@ -132,13 +132,11 @@ def test_cut_anywhere(tmp_path):
 
 def asked(folder, deaths, ask, **kwargs):
     """Runs to the end, interrupted by signals."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everstep.experiment.export_all", lambda *args: [])
-        for at in deaths:
-            with pytest.raises(SystemExit) as left:
-                trained(folder / "run", more=[ask(at)], **kwargs)
-            assert left.value.code == 128 + signal.SIGTERM, at
-        return trained(folder / "run", more=[ask("never")], **kwargs)
+    for at in deaths:
+        with pytest.raises(SystemExit) as left:
+            trained(folder / "run", more=[ask(at)], **kwargs)
+        assert left.value.code == 128 + signal.SIGTERM, at
+    return trained(folder / "run", more=[ask("never")], **kwargs)
 
 
 @pytest.mark.parametrize(

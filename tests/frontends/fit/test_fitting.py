@@ -298,11 +298,6 @@ def test_run_directory_is_complete(kept):
     np.testing.assert_allclose(exported.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
 
 
-@pytest.fixture
-def no_export(monkeypatch):
-    monkeypatch.setattr("everstep.experiment.export_all", lambda *args: [])
-
-
 def same(model, other):
     return all(np.array_equal(a, b) for a, b in zip(model.get_weights(), other.get_weights(), strict=True))
 

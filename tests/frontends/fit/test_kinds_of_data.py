@@ -10,7 +10,7 @@ from everstep.data import sparse
 from everstep.errors import UsageError
 
 BACKEND = keras.backend.backend()
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="the other backends have none")
 
 RNG = np.random.default_rng(0)
