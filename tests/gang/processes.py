@@ -40,6 +40,7 @@ class Processes:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,  # else the end of the shell that started the tests would wake a stopped one
             )
             for rank in (range(size) if ranks is None else ranks)
         }

@@ -38,7 +38,10 @@ class Server:
 
     def start(self) -> None:
         with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(_command(self.scheme, self.port), stdout=log, stderr=log)
+            # In a session of its own: else the end of the shell that started the tests would wake a paused server.
+            self._process = subprocess.Popen(
+                _command(self.scheme, self.port), stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + _START_SECONDS
         while not _listens(self.port):
             if time.monotonic() > deadline or self._process.poll() is not None:
