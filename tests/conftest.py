@@ -80,7 +80,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-_SLOW = ("mark.backend", "subprocess", "Popen", "benchmarks.reliability", "selenium", "mkdocs")
+_SLOW = ("mark.backend", "subprocess", "Popen", "Processes", "forked", "benchmarks.reliability", "selenium", "mkdocs")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
