@@ -374,7 +374,8 @@ def test_arrays_train_without_any_extra_and_without_installing(tmp_path):
         params.override({"trainer": {"train_steps": 6, "steps_per_loop": 3, "checkpoint_interval": 3}})
         _, logs = everstep.run_experiment(Line(), params, "run", verbose=False)
         from everstep.cli.main import main
-        assert main(["config", "mnist/local", "trainer.train_steps=7"]) == 0
+        few = ["trainer.train_steps=2", "trainer.steps_per_loop=2", "trainer.validation_interval=2"]
+        assert main(["train", "mnist/local", "--model-dir", "shipped", "--no-export", *few]) == 0
         print(keras.backend.backend(), sorted(MISSING & set(sys.modules)), logs["validation_loss"] > 0)
         """,
         cwd=tmp_path,
@@ -382,6 +383,7 @@ def test_arrays_train_without_any_extra_and_without_installing(tmp_path):
     assert done == "jax [] True"
     assert {"run.json", "config.yaml", "checkpoints", "history.csv"} <= {p.name for p in (tmp_path / "run").iterdir()}
     assert [p.name for p in (tmp_path / "run" / "export").iterdir()] == ["model.keras"]
+    assert (tmp_path / "shipped" / "checkpoints" / "2").is_dir()
 
 
 def _python(code: str, cwd: Path = ROOT) -> str:

@@ -55,6 +55,7 @@ def noisy(element, rng):
 
 
 def loader(batched=True, epochs=1, workers=0, seed=3, source=None, shuffle=False):
+    """A DataLoader. To shuffle so few samples, Grain needs milliseconds for each: most tests need no other order."""
     sampler = grain.samplers.IndexSampler(
         SAMPLES, grain.sharding.NoSharding(), shuffle=shuffle, num_epochs=epochs, seed=seed
     )
@@ -83,7 +84,7 @@ PIPELINES = {
     "windows": lambda: grain.experimental.WindowShuffleIterDataset(
         plain().to_iter_dataset(QUIET), window_size=4, seed=2
     ).batch(BATCH),
-    "data loader of samples": lambda: loader(batched=False, shuffle=True),  # milliseconds for each of few samples
+    "data loader of samples": lambda: loader(batched=False, shuffle=True),
     "data loader of a source without a name": lambda: loader(source=Unprinted()),
 }
 WHOLE = list(PIPELINES)[:4]

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from everstep.run.environment import code_version, environment, fingerprint
+from everstep.run.environment import code_version, environment, fingerprint, installed_packages
 
 
 def git(directory, *arguments):
@@ -13,6 +13,19 @@ def git(directory, *arguments):
     subprocess.run(
         ["git", "-C", directory, *arguments], check=True, capture_output=True, env={**os.environ, **identity}
     )
+
+
+def test_a_package_installed_while_the_process_runs_is_seen(tmp_path, monkeypatch):
+    """As by `pip install` in a notebook; the first folder on the path counts."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(first), str(second), str(tmp_path / "missing"), *sys.path])
+    assert "one-two" not in installed_packages()
+    (second / "One_Two-1.0+cpu.dist-info").mkdir()
+    assert installed_packages()["one-two"] == "1.0+cpu"
+    (first / "one_two-2.0.dist-info").mkdir()
+    assert installed_packages()["one-two"] == "2.0"
 
 
 def test_environment_names_versions_without_importing():
