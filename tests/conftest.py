@@ -114,7 +114,7 @@ def _restore_registered_optimizers():
 @pytest.fixture
 def no_export(monkeypatch):
     """Runs of `fit` end without an export, which on PyTorch takes longer than a short training."""
-    monkeypatch.setattr("everstep.experiment.export_all", lambda model, directory, sample: [directory])
+    monkeypatch.setattr("everstep.experiment.export_all", lambda model, directory, sample, formats: [directory])
 
 
 @pytest.fixture(scope="session")

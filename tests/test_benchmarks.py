@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import bars, plot, report, soak, suites
+from benchmarks import bars, plot, report, soak, suites, zoo
 from benchmarks.contenders import ContenderError, ContenderProcess, alternate, processes
 from benchmarks.options import Options
 from benchmarks.results import OURS, Case, Results, new_results
@@ -148,3 +148,18 @@ def test_a_program_for_a_large_gpu_runs_in_small(program):
     assert done.returncode == 0, done.stderr
     cases = json.loads(done.stdout.splitlines()[-1])
     assert all(case["values"] for case in cases.get("cases", [cases]))
+
+
+@pytest.mark.full
+def test_each_contender_of_the_zoo_trains_alone_and_ours_repeats_itself():
+    case = zoo.measure("MLP", Options(rounds=2, steps=4))
+    assert {name: len(values) for name, values in case.values.items()} == dict.fromkeys(zoo.CONTENDERS, 2)
+    assert case.notes["digests"] == 1
+    assert all(value > 0 for values in case.values.values() for value in values)
+
+
+def test_the_zoo_names_the_models_that_exist():
+    from benchmarks import zoo_models
+
+    assert set(zoo.MODELS) == set(zoo_models.MODELS)
+    assert zoo_models.build("MLP", small=True, batches=2).x.shape == (16, 784)

@@ -25,7 +25,8 @@ PACKAGE = ROOT / "src" / "everstep"
 # Lowest first. A part imports only parts on earlier lines; parts on one line do not import each other. A part is a
 # folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
-    "redaction lazy_names",
+    "redaction startup_messages",
+    "lazy_names log_lines",
     "errors",
     "types",
     "storage gang",

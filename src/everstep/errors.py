@@ -19,9 +19,19 @@ So an entry point whose users know a key by another name only passes its names:
 
     with renamed_keys({"trainer.train_steps": "epochs", "task.train_data": "train_ds"}):
         run_experiment(…)  # the data ended after step 7: repeat it, or lower epochs
+
+Where its users have no such key at all, the name is None: for a whole section, `{"runtime": None}`. A remedy that is
+only possible in some entry points is a tuple of alternatives. Those that mention a key without a name are left out:
+
+    remedy=("check the data", "set {trials} to skip batches"), mentions={"trials": "trainer.recovery_max_trials"}
+    # check the data, or set trainer.recovery_max_trials to skip batches
+    # check the data                                                        with {"trainer": None}
+
+A warning is told in the same way: `logger.warning("%s", warning_text(…))`.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import difflib
 import os
@@ -33,8 +43,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction
+from everstep.log_lines import without_colours
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments received by .*$")
 
 
 class _Nothing:
@@ -47,6 +58,9 @@ class _Nothing:
 NOTHING = _Nothing()
 """Stands for a value that was not passed; None may be a value that was."""
 
+KeyNames = Mapping[str, str | None]
+"""What the users of an entry point call the keys of a configuration; None for what they cannot set."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -58,7 +72,7 @@ class Problem:
       reason: What is wrong with it, or what would be right.
       origin: The file and line, the override or the option that the value came from, where that is known.
       received: The value; left out of the sentence where there is none.
-      remedy: What to do.
+      remedy: What to do; a tuple of alternatives, where some need keys that not every entry point has.
       mentions: The keys that reason and remedy mention, by placeholder: `{"steps": "trainer.train_steps"}` for
         `lower {steps}`. Other braces are plain text.
     """
@@ -67,29 +81,34 @@ class Problem:
     reason: str
     origin: str = ""
     received: Any = NOTHING
-    remedy: str = ""
+    remedy: str | tuple[str, ...] = ""
     mentions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def under(self, key: str) -> "Problem":
         """Returns the same problem as seen from the config or section that holds this key at `key`."""
         return dataclasses.replace(self, key=join(key, self.key))
 
-    def renamed(self, names: Mapping[str, str]) -> "Problem":
+    def renamed(self, names: KeyNames) -> "Problem":
         """Returns the same problem with the user's names for its key and for those that it mentions."""
         mentions = {name: renamed_key(key, names) for name, key in self.mentions.items()}
-        return dataclasses.replace(self, key=renamed_key(self.key, names), mentions=mentions)
+        remedy = self.remedy
+        if isinstance(remedy, tuple):
+            lacking = [f"{{{name}}}" for name, key in self.mentions.items() if lacks(key, names)]
+            remedy = tuple(part for part in remedy if not any(name in part for name in lacking))
+        return dataclasses.replace(self, key=renamed_key(self.key, names), remedy=remedy, mentions=mentions)
 
-    def fill(self, text: str) -> str:
+    def fill(self, text: str | tuple[str, ...]) -> str:
         """Returns the reason or the remedy with the mentioned keys in place of their placeholders."""
+        filled = text if isinstance(text, str) else ", or ".join(text)
         for name, key in self.mentions.items():
-            text = text.replace(f"{{{name}}}", key)
-        return text
+            filled = filled.replace(f"{{{name}}}", key)
+        return filled
 
     def __str__(self) -> str:
         received = "" if self.received is NOTHING else f"received {show(self.received)}"
         line = ", ".join(part for part in (received, self.fill(self.reason)) if part)
         line = ": ".join(part for part in (self.key, line, self.fill(self.remedy)) if part)
-        return redaction.text(f"{line} (from {self.origin})" if self.origin else line)
+        return redaction.text(without_colours(f"{line} (from {self.origin})" if self.origin else line))
 
 
 class _Reported(Exception):
@@ -109,7 +128,7 @@ class _Reported(Exception):
         *,
         key: str = "",
         received: Any = NOTHING,
-        remedy: str = "",
+        remedy: str | tuple[str, ...] = "",
         origin: str = "",
         mentions: Mapping[str, str] | None = None,
         owner: str = "",
@@ -120,7 +139,7 @@ class _Reported(Exception):
           reason: What is wrong; or a problem, or several, without the arguments below.
           key: What the user would change.
           received: The value that is wrong.
-          remedy: What to do.
+          remedy: What to do, or a tuple of alternatives; see `Problem`.
           origin: Where the value came from.
           mentions: The keys that reason and remedy mention, by placeholder; see `Problem`.
           owner: Shown before each key: the class of a config that is not part of another.
@@ -171,6 +190,10 @@ class TrainingError(_Reported, RuntimeError):
     exit_code = 1
 
 
+class DivergedError(TrainingError):
+    """The loss or the state is not finite, or the loss is too high, and training may not be rolled back."""
+
+
 class BadDataError(TrainingError):
     """The run started and cannot continue with its data: if it is started again, it will stop at the same place."""
 
@@ -184,9 +207,13 @@ def problems_under(key: str, error: Exception) -> list[Problem]:
     return [Problem(key, str(error))]
 
 
+_active_names: contextvars.ContextVar[tuple[KeyNames, ...]] = contextvars.ContextVar("everstep_key_names", default=())
+
+
 @contextlib.contextmanager
-def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block errors use the user's names for keys: `{"task.train_data": "train_ds"}`."""
+def renamed_keys(names: KeyNames) -> Iterator[None]:
+    """Inside the block errors and warnings use the user's names for keys: `{"task.train_data": "train_ds"}`."""
+    token = _active_names.set((names, *_active_names.get()))
     try:
         yield
     except (UsageError, TrainingError) as error:
@@ -196,14 +223,42 @@ def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
         renamed = type(error)(problems)
         renamed.announced = error.announced
         raise renamed from error
+    finally:
+        _active_names.reset(token)
 
 
-def renamed_key(key: str, names: Mapping[str, str]) -> str:
-    """Returns the user's name for a key: its own, or that of the section which holds it, with the rest of the key."""
+def warning_text(
+    reason: str, *, key: str = "", remedy: str | tuple[str, ...] = "", mentions: Mapping[str, str] | None = None
+) -> str:
+    """Returns a warning in the words of the entry point that is running; the arguments are those of `Problem`."""
+    problem = Problem(key, reason, remedy=remedy, mentions=mentions or {})
+    for names in _active_names.get():
+        problem = problem.renamed(names)
+    return str(problem)
+
+
+def renamed_key(key: str, names: KeyNames) -> str:
+    """Returns the user's name for a key: its own, or that of the section which holds it, with the rest of the key.
+
+    A key that users cannot set has no other name than its own.
+    """
+    section = _named_section(key, names)
+    name = None if section is None else names[section]
+    return key if section is None or name is None else join(name, key[len(section) :].removeprefix("."))
+
+
+def lacks(key: str, names: KeyNames) -> bool:
+    """Whether the users of an entry point cannot set a key."""
+    section = _named_section(key, names)
+    return section is not None and names[section] is None
+
+
+def _named_section(key: str, names: KeyNames) -> str | None:
+    """Returns the longest part of a key, from its beginning, that is in `names`."""
     for length in range(len(key), 0, -1):
         if key[:length] in names and (length == len(key) or key[length] in ".["):
-            return join(names[key[:length]], key[length:].removeprefix("."))
-    return key
+            return key[:length]
+    return None
 
 
 def join(path: str, key: str) -> str:
@@ -272,7 +327,15 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3, similarity: flo
 
 def plain_text(error: BaseException) -> str:
     """Returns an exception's message in one line, without the colours that Keras gives to shapes and layers."""
-    return " ".join(_COLOUR.sub("", str(error)).split())
+    return " ".join(without_colours(str(error)).split())
+
+
+def cause_in_keras(error: BaseException) -> str:
+    """Returns why a call of a Keras model or layer failed, in one line.
+
+    Keras puts the names of the layers around the reason, and the arguments after it: whole arrays of the user's data.
+    """
+    return _AROUND.sub("", plain_text(error)).strip().rstrip(".")
 
 
 def wants_traceback() -> bool:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import shlex
 import sys
 import time
@@ -24,7 +25,7 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.shared import SharedCheckpointer
-from everstep.config import dialect
+from everstep.config import Config, dialect
 from everstep.config.difference import Change
 from everstep.config.key_paths import find_key
 from everstep.data import nest
@@ -33,10 +34,11 @@ from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.precision import precision
 from everstep.engine.strategy import configured_strategy, entered
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.export.model_export import evaluated_weights, export_all, sample_inputs
+from everstep.export.model_export import chosen_formats, evaluated_weights, export_all, sample_inputs
 from everstep.gang import Gang, failing_together
+from everstep.log_lines import handlers_kept
 from everstep.loop import random_state
 from everstep.loop.actions.from_config import ConfiguredActions
 from everstep.loop.config import TrainerConfig, in_steps
@@ -80,7 +82,9 @@ class EntryPoint:
       header: Additional keys of `config.yaml`, so that the file repeats the run: `experiment`, `imports`, `gin`.
       record: Additional keys of `run.json`, under a name of the entry point's own, or `data` for further fingerprints.
       code_root: The directory of the code to record; None for the working directory.
-      schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`.
+      schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`; the plan
+        and the lines of the console then count epochs.
+      shows_layers: Whether the table of the model's layers is printed, or one line about the model.
       at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
         adds to the run's `record` is written with the end of the attempt.
     """
@@ -89,6 +93,7 @@ class EntryPoint:
     record: Mapping[str, Any] | None = None
     code_root: str | Path | None = None
     schedule: EpochSchedule | None = None
+    shows_layers: bool = True
     at_end: Callable[[Run], None] | None = None
 
 
@@ -109,7 +114,7 @@ def run_experiment(
     checkpoint: str | Path | None = None,
     init_fn: Callable[[keras.Model], None] | None = None,
     experiment: str = "",
-    export: bool = True,
+    export: bool | str | Sequence[str] = True,
     verbose: bool | int = True,
     allow_change: str | Sequence[str] = (),
     keep: bool = True,
@@ -139,7 +144,8 @@ def run_experiment(
         the run changes: no actions are run.
       init_fn: Sets the model's initial weights instead of `task.initialize`; not called on resume.
       experiment: The experiment's registered name, for the record.
-      export: Whether to export the model when training is done.
+      export: Whether to export the model when training is done, in every format of the backend; or the formats, such
+        as `["keras", "saved_model"]`.
       verbose: Whether to print progress to standard error; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; a section covers its keys.
@@ -153,6 +159,7 @@ def run_experiment(
       UsageError: The request cannot be carried out; nothing was left behind.
       TrainingError: The run started and failed.
     """
+    _require_order(task, params)
     redaction.learn(params.as_dict())
     mode = Mode(mode)
     _check(params, model_dir, distribution_strategy)
@@ -172,13 +179,14 @@ def run_experiment(
         entry_point=entry_point or EntryPoint(),
         gang=gang,
     )
-    with failing_together(), contextlib.ExitStack() as stack:
+    with failing_together(), handlers_kept(), contextlib.ExitStack() as stack:
         session.open(stack, model_dir, distribution_strategy)
         session.build(stack, trainer, hooks, train_actions, eval_actions, save_summary)
+        formats = export if isinstance(export, bool) else chosen_formats(export, session.trainer.model)
         session.restore(init_fn or task.initialize)
         with session.recorded(), contextlib.closing(session.tracker):
             logs = session.run_mode()
-            session.finish(export)
+            session.finish(formats)
         session.leave()
         return session.trainer.model, logs
 
@@ -284,6 +292,7 @@ class _Session:
             None if self.verbose == 1 else NoOutput(),
             history=self.run.directory / "history.csv",
             facts=facts,
+            position=_epoch_position(self.entry_point.schedule),
         )
         recorded = text if self.keep else ""
         self.attempt = Attempt(self.run, self.trainer, recorded, self.allow_change) if self.trains else None
@@ -342,7 +351,8 @@ class _Session:
             _announce_changes(self.changes, self.trainer, self.say)
             at_intervals = self.mode is Mode.TRAIN_AND_EVAL
             evaluations = "at intervals" if at_intervals else "at the end" if self.evaluates else "never"
-            _announce_plan(controller, self.trainer, config, evaluations, self.say)
+            _announce_model(self.trainer, self.entry_point.shows_layers, self.say)
+            _announce_plan(controller, self.trainer, config, evaluations, self.entry_point.schedule, self.say)
         is_new = self.checkpointer.latest() is None
         if self.attempt and self.evaluates and is_new and config.sanity_validation_steps:
             _check_evaluation(controller, config.sanity_validation_steps, self.say)
@@ -351,7 +361,8 @@ class _Session:
         """Inside the block the attempt is recorded, and how it ends."""
         if self.attempt is None:
             return contextlib.nullcontext()
-        return self.attempt.recorded(self.config.train_steps, self.changes, self.guard.last_beat)
+        steps = _last_step(self.config, self.entry_point.schedule)
+        return self.attempt.recorded(steps, self.changes, self.guard.last_beat)
 
     def run_mode(self) -> Logs:
         """Trains and evaluates as the mode says; returns the last logs."""
@@ -372,8 +383,12 @@ class _Session:
         trainer.close()
         return logs
 
-    def finish(self, export: bool) -> None:
-        """Measures and exports: everything is trained and saved. If a stop is requested, the next attempt does it."""
+    def finish(self, export: bool | Sequence[str]) -> None:
+        """Measures and exports: everything is trained and saved. If a stop is requested, the next attempt does it.
+
+        Args:
+          export: Whether to export the model; or the formats.
+        """
         measured = self.trains and (self.keep or self.verbose)
         if measured and (figures := cost.measure(self.run.record, self.trainer, self.controller.training_time)):
             self.say(f"cost {figures}")
@@ -381,7 +396,7 @@ class _Session:
             _raise_if_stop_requested(self.guard)
             with self.trainer.whole_model():
                 if self.gang.is_first:
-                    _export(self.trainer, self.run.directory)
+                    _export(self.trainer, self.run.directory, None if export is True else export)
         if self.attempt and self.entry_point.at_end is not None:
             _raise_if_stop_requested(self.guard)
             self.attempt.require_digests()
@@ -457,6 +472,15 @@ def _checkpoints(
             error.saved = checkpointer.latest()
         raise
     checkpointer.close()
+
+
+def _require_order(task: Any, params: Any) -> None:
+    if isinstance(task, Config) or not isinstance(params, Config):
+        raise UsageError(
+            f"expected the task, then its configuration, but got {kind_of(task)}, then {kind_of(params)}",
+            key="params",
+            remedy="run_experiment(task, params, model_dir)",
+        )
 
 
 def _check(params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
@@ -633,21 +657,51 @@ def _announce_changes(changes: Iterable[Change], trainer: Trainer, say: Callable
             say(f"resuming with {change}")
 
 
+def _epoch_position(schedule: EpochSchedule | None) -> Callable[[int], str] | None:
+    """Returns a function that tells in a line of the console which epoch a step belongs to; None without epochs."""
+    if schedule is None:
+        return None
+    width = len(str(schedule.epochs))
+    return lambda step: f"epoch: {schedule.epoch_number(step):{width}d}/{schedule.epochs}"
+
+
+def _announce_model(trainer: Trainer, shows_layers: bool, say: Callable[[str], None]) -> None:
+    """Prints the table of the model's layers, or one line, unless the call before has printed it."""
+    if trainer.engine.is_reused:
+        return
+    model = trainer.model
+    if shows_layers:
+        model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
+        return
+    trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    parameters = f"{model.count_params():,} parameters, {trainable:,} of them trainable"
+    say(f"model: {model.name}, layers: {len(model.layers)}, {parameters}")
+
+
+def _last_step(config: TrainerConfig, schedule: Any) -> int | None:
+    """Returns the step at which training ends; None while that is unknown. A schedule of no epochs ends at once."""
+    return config.train_steps if None in (schedule, config.train_steps) else schedule.target(config.train_steps)
+
+
 def _announce_plan(
-    controller: Controller, trainer: Trainer, config: TrainerConfig, evaluations: str, say: Callable[[str], None]
+    controller: Controller,
+    trainer: Trainer,
+    config: TrainerConfig,
+    evaluations: str,
+    schedule: EpochSchedule | None,
+    say: Callable[[str], None],
 ) -> None:
-    """Prints what is about to be trained or evaluated: the model, a batch's shapes, the plan.
+    """Prints what is about to be trained or evaluated: a batch's shapes, the plan.
 
     Args:
       controller: The loop.
       trainer: The trainer with the model and the data.
       config: The trainer's section, in steps.
       evaluations: When evaluations run: `at intervals`, `at the end` or `never`.
+      schedule: Epochs, where they decide; None for the intervals of `config`.
       say: Called with each line.
     """
     saver = controller.saver
-    if not trainer.engine.is_reused:  # else the call before has printed it
-        trainer.model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
     train, validation = (trainer.train_stream, trainer.train_example), (trainer.validation_stream, trainer.example)
     for kind, (stream, batch) in (("train", train), ("validation", validation)):
         if stream is not None:
@@ -664,17 +718,28 @@ def _announce_plan(
                 say(f"the {kind} data does not resume exactly: {weaker}")
     if trainer.train_stream is None:
         return
-    if config.train_steps is None:
+    steps = _last_step(config, controller.schedule)
+    if steps is None:
         say(f"plan: {config.epochs:g} epochs; the first one counts their steps")
-    elif trainer.global_step >= config.train_steps:
-        say(f"nothing left to train: the run is at step {trainer.global_step} of {config.train_steps}")
-    elif controller.stopped and controller.progress.target >= config.train_steps:
+    elif trainer.global_step >= steps and schedule is not None:
+        say(f"nothing left to train: the run has done {schedule.epoch_number(trainer.global_step)} epochs")
+    elif trainer.global_step >= steps:
+        say(f"nothing left to train: the run is at step {trainer.global_step} of {steps}")
+    elif controller.stopped and controller.progress.target >= steps:
         reason = f"the run was stopped at step {trainer.global_step}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
+    elif schedule is not None and schedule.full_epoch_steps is not None:
+        every = max(1, (config.validation_interval or 0) // schedule.full_epoch_steps)  # type: ignore[operator]
+        often = "every epoch" if every == 1 else f"every {every} epochs"
+        say(
+            f"plan: epochs {schedule.epoch_of(trainer.global_step)} to {schedule.epochs} of "
+            f"{schedule.full_epoch_steps} steps{f', evaluate {often}' if evaluations == 'at intervals' else ''}"
+            f"{', save every epoch' if config.checkpoint_interval else ''}"
+        )
     else:
         when = {"at intervals": f", evaluate every {config.validation_interval}", "at the end": ", evaluate at the end"}
         say(
-            f"plan: steps {trainer.global_step} to {config.train_steps}, log every {config.steps_per_loop}"
+            f"plan: steps {trainer.global_step} to {steps}, log every {config.steps_per_loop}"
             f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
         )
     for optimizer in trainer.engine.optimizers:
@@ -727,11 +792,16 @@ def _config_text(params: ExperimentConfig, header: Mapping[str, Any]) -> str:
     return dialect.dump(redaction.tree(dialect.escaped({**header, **params.as_dict()})))
 
 
-def _export(trainer: Trainer, directory: Path) -> None:
+def _export(trainer: Trainer, directory: Path, formats: Sequence[str] | None) -> None:
     """Exports the model as it was evaluated: with averaged weights, if the optimizer keeps an average."""
-    sample = sample_inputs(trainer.model, unpack(trainer.example)[0])
-    with evaluated_weights(trainer.optimizer), random_state.untouched():
-        written = export_all(trainer.model, directory / "export", sample)
+    written = []
+    try:
+        sample = sample_inputs(trainer.model, unpack(trainer.example)[0])
+    except UsageError as error:
+        logger.warning("not exported: %s", error)
+    else:
+        with evaluated_weights(trainer.optimizer), random_state.untouched():
+            written = export_all(trainer.model, directory / "export", sample, formats)
     if not written:
         logger.warning(
             "the model is trained and saved, but not exported: fix what is reported above, then: everstep export %s",

@@ -7,14 +7,18 @@ A module of public names lists where each one is defined, and imports none of th
     __all__ = sorted(_WHERE)
     __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 
-So `import everstep.actions` loads neither Keras nor a backend. For type checkers the same names are imported under
+So `import everstep.actions` loads neither Keras nor a backend; where a name loads them, their start-up messages are not
+printed. For type checkers the same names are imported under
 `TYPE_CHECKING`.
 """
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from everstep.startup_messages import held_back
 
 
 def lazy_names(module: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -28,7 +32,8 @@ def lazy_names(module: str, where: Mapping[str, str]) -> tuple[Callable[[str], A
     def load(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(where[name]), name)
+        with contextlib.nullcontext() if "keras" in sys.modules else held_back():
+            value = getattr(importlib.import_module(where[name]), name)
         setattr(sys.modules[module], name, value)  # the next use finds it without this call
         return value
 

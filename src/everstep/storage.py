@@ -67,10 +67,14 @@ def read_json(path: PathLike) -> Any:
         raise UsageError(f"is not valid JSON: {error}", key=os.fspath(path)) from error
 
 
-def prepare_directory(path: PathLike) -> bool:
+def prepare_directory(path: PathLike, key: str = "") -> bool:
     """Creates a directory if needed, and checks that it can be written to.
 
     The check writes a file: root ignores permission bits, and a read-only mount does not show in them.
+
+    Args:
+      path: The directory.
+      key: The argument that it was passed as, for errors.
 
     Returns:
       Whether the directory is new.
@@ -87,10 +91,11 @@ def prepare_directory(path: PathLike) -> bool:
         probe.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         file = next((path for path in (directory, *directory.parents) if path.is_file()), directory)
-        raise UsageError("is a file", received=str(file), remedy="choose a directory") from error
+        raise UsageError("is a file", key=key, received=str(file), remedy="choose a directory") from error
     except OSError as error:
         raise UsageError(
             f"cannot be written to: {error.strerror}",
+            key=key,
             received=str(directory),
             remedy="choose a directory you may write to",
         ) from error

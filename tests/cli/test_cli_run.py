@@ -126,6 +126,11 @@ def test_evaluation_alone(project: Path, done: tuple[int, str, str], here: Any) 
         ),
         (["run", "a", "--project-root=nowhere"], "'.*/nowhere/runs' contains no run 'a'"),
         (["run", "empty", "--eval-only"], r"'.*/runs/empty' contains no \*.yaml file"),
+        (["run", "runs/a"], "run_name: received 'runs/a', must be the name of a folder in runs/: did you mean 'a'"),
+        (
+            ["run", "mistyped"],
+            "model_builder_class: received 'modles.Net', .* no module 'modles': did you mean 'models'",
+        ),
         (["run", "a", "--max-restarts=-1"], "--max-restarts: received -1, must be 0 or more$"),
         (["check", "b"], r"'.*/runs' contains no run 'b': known: 'a'"),
         (["check", "a", "--data-dir=nowhere"], "--data-dir: received 'nowhere', does not exist$"),
@@ -135,6 +140,7 @@ def test_evaluation_alone(project: Path, done: tuple[int, str, str], here: Any) 
 def test_bad_requests(words: list[str], message: str, project: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(project)
     (project / "runs" / "empty").mkdir(exist_ok=True)
+    write_run(project, "mistyped", model_builder_class="modles.Net")
     assert main(words) == 2
     found = capsys.readouterr()
     assert re.search(message, found.err.strip()), found.err

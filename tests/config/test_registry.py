@@ -204,3 +204,14 @@ def test_a_registry_takes_each_key_once(key, message):
 def test_a_key_that_is_not_registered(key):
     with pytest.raises(UsageError, match="nothing is registered under .* has to be imported before"):
         lookup({"a": {"bb": Digits}, 3: Digits}, key)
+
+
+def test_a_config_class_without_its_decorator_is_refused_when_it_is_registered():
+    class Undecorated(Config):
+        size: int = 3
+
+    for decorator in (register_task, registry.bind):
+        with pytest.raises(UsageError) as refused:
+            decorator(Undecorated)
+        assert "declares size, but is no dataclass" in refused.value.reason
+        assert refused.value.remedy == "write @dataclasses.dataclass above the class"

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 import threading
 import time
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, PyDatasetStream, make_stream
+from everstep.data.workers import why_no_processes
 from everstep.errors import TrainingError, UsageError
 from everstep.testing import streams
 
@@ -306,3 +308,56 @@ def test_training_data_is_shuffled_by_default():
     assert all(stream.repeat for stream in streams_of)
     shuffled, plain = ([next(stream)["id"][0] for _ in range(BATCHES)] for stream in streams_of)
     assert plain == sorted(shuffled) != shuffled
+
+
+class Grows(Shrinks):
+    """Has more batches in every epoch."""
+
+    def on_epoch_end(self):
+        self.left += 1
+
+
+def test_a_dataset_that_has_grown_keeps_the_length_of_its_epochs(caplog):
+    stream = PyDatasetStream(Grows(), repeat=True)
+    read = [batch["id"].tolist() for batch in itertools.islice(stream, 3 * BATCHES)]
+    assert read[:BATCHES] == read[BATCHES : 2 * BATCHES] == read[2 * BATCHES :]
+    assert [message for message in caplog.messages if "has grown" in message] == [
+        f"Grows has grown to {BATCHES + 1} batches: an epoch still has {BATCHES}, as in Keras"
+    ]
+
+
+class Typed(Numbers):
+    """As if it were written at a prompt."""
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print('training')", "train.py, which processes import, trains outside of"),
+        ("if 0:\n  pass", "train.py, which processes import, trains outside of"),
+        ("if __name__ == '__main__':\n  print('training')", ""),
+        (None, "no file"),
+    ],
+)
+def test_processes_are_used_only_if_they_can_import_the_program(tmp_path, monkeypatch, program, reason):
+    path = tmp_path / "train.py"
+    if program is not None:
+        path.write_text(program)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(path), raising=False)
+    assert reason in why_no_processes(Numbers())
+    assert bool(reason) == bool(why_no_processes(Numbers()))
+
+
+def test_a_dataset_that_was_typed_at_a_prompt_has_no_processes(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    assert not why_no_processes(Numbers())
+    monkeypatch.setattr(Typed, "__module__", "__main__")
+    assert "no file" in why_no_processes(Typed())
+
+
+def test_without_processes_threads_compute_the_same_batches(tmp_path, monkeypatch, caplog):
+    plain = [batch["id"].tolist() for batch in itertools.islice(PyDatasetStream(Numbers()), BATCHES)]
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "missing.py"), raising=False)
+    stream = PyDatasetStream(Numbers(workers=2, use_multiprocessing=True))
+    assert [batch["id"].tolist() for batch in itertools.islice(stream, BATCHES)] == plain
+    assert "uses threads instead of processes" in caplog.text

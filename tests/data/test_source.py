@@ -85,6 +85,15 @@ def test_other_types_are_refused(source, named):
         stream(source)
 
 
+@pytest.mark.parametrize("pairs", [[(X[0], Y[0]), (X[1], Y[1])], [(X, Y), (X, Y, Y)]], ids=["samples", "batches"])
+def test_a_list_of_pairs_is_refused_with_what_to_pass_instead(pairs):
+    with pytest.raises(UsageError) as refused:
+        stream(pairs)
+    assert "list of (x, y) pairs" in refused.value.reason
+    assert "np.stack([x for x, y in pairs])" in refused.value.remedy
+    assert "lambda: pairs" in refused.value.remedy
+
+
 def test_no_backend_is_imported_for_arrays():
     code = """
 import sys, numpy

@@ -142,6 +142,14 @@ def test_a_subset_folder_is_read_as_a_whole(folder, tmp_path):
     assert sorted(flat(get_train_ds(tmp_path / "data", READ, 3, 20))) == [7, 8, 9]
 
 
+def test_both_folders_are_named_where_neither_a_subset_nor_the_whole_exists(tmp_path):
+    for call in (lambda: get_labels(tmp_path / "none", 10), lambda: get_train_ds(tmp_path / "none", READ, 3, 10)):
+        with pytest.raises(FileNotFoundError) as missing:
+            call()
+        assert missing.value.received == f"{tmp_path}/none"
+        assert f"{tmp_path}/none-subset-10" in missing.value.reason
+
+
 def test_fit_reads_it(folder, tmp_path):
     """As any stream."""
     inputs = {"x": keras.Input((2,), name="x"), "number": keras.Input((), name="number", dtype="int32")}

@@ -69,10 +69,15 @@ class Aggregating(Everything):
         x, y = inputs
         outputs = model(x, training=False)
         self.process_metrics(metrics, y, outputs)
-        return {"loss": self.build_losses(y, outputs), "outputs": outputs}
+        loss = self.build_losses(y, outputs)
+        return {"loss": loss, "pair": ({"outputs": outputs, "labels": y}, [ops.mean(outputs)])}
 
     def aggregate_logs(self, state, step_outputs):
-        return [*(state or []), *(part.numpy() for part in step_outputs["outputs"])]
+        (arrays, (means,)) = step_outputs["pair"]
+        assert list(arrays) == ["outputs", "labels"]
+        assert [part.shape for part in means] == [()] * len(step_outputs["loss"])
+        assert [part.shape for part in arrays["outputs"]] == [part.shape for part in arrays["labels"]]
+        return [*(state or []), *(part.numpy() for part in arrays["outputs"])]
 
     def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
         joined = np.concatenate(aggregated_logs)

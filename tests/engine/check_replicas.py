@@ -265,11 +265,11 @@ def arrays_of_different_lengths():
 
         def step(batch):
             loss = lambda: sum(ops.mean(part) for part in batch) * weight  # noqa: E731
-            return {"grad": everstep.value_and_grad(loss, [weight])[1][0]}
+            return [everstep.value_and_grad(loss, [weight])[1][0]]
 
         def grad(*lengths):
             parts = [tf.range(length, dtype="float32") for length in lengths]
-            return replicas.results(tf.function(lambda: replicas.run(step, tuple(parts)), autograph=False)())["grad"]
+            return replicas.results(tf.function(lambda: replicas.run(step, tuple(parts)), autograph=False)())[0]
 
         np.testing.assert_allclose(grad(4, 6), [1.5 + 2.5] * 2)
         np.testing.assert_allclose(grad(5, 1), [2.0])
@@ -292,8 +292,17 @@ class Experiment(Regression):
     def build_losses(self, labels, model_outputs, aux_losses=None):
         return keras.losses.MeanSquaredError()(labels, model_outputs)
 
+    def validation_step(self, inputs, model, metrics):
+        logs = super().validation_step(inputs, model, metrics)
+        return {**logs, "pair": (inputs[1], {"b": model(inputs[0]), "a": inputs[0]})}
+
     def aggregate_logs(self, state, step_outputs):
-        return [*(state or []), len(step_outputs["loss"])]
+        labels, arrays = step_outputs["pair"]
+        assert list(arrays) == ["b", "a"]
+        parts = [len(leaf) for leaf in (step_outputs["loss"], labels, *arrays.values())]
+        assert len(set(parts)) == 1
+        assert [len(part) for part in labels] == [len(part) for part in arrays["b"]]
+        return [*(state or []), parts[0]]
 
     def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
         return {"parts": sum(aggregated_logs)}

@@ -62,7 +62,7 @@ def test_a_seed_of_the_program_that_has_no_effect_is_reported(caplog):
     assert caplog.text == ""  # another run may have another seed
     keras.utils.set_random_seed(5)
     backend.prepare(4)
-    assert "keras.utils.set_random_seed(5) has no effect on this run: its seed is 4" in caplog.text
+    assert "keras.utils.set_random_seed(5) has no effect on this run, whose seed is 4" in caplog.text
 
 
 @pytest.mark.parametrize("given", [None, "--xla_gpu_deterministic_ops=false"])

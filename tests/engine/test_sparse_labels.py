@@ -13,11 +13,21 @@ X = np.random.default_rng(0).normal(size=(64, 5)).astype("float32")
 GOOD = np.arange(64, dtype="int32") % 4
 HIGH = np.arange(64, dtype="int32") % 9
 crossentropy = keras.losses.SparseCategoricalCrossentropy
+
+
+def masked(y, p):
+    """Ignores labels of -1, of which a batch may have none."""
+    known = keras.ops.not_equal(y, -1)
+    losses = keras.losses.sparse_categorical_crossentropy(keras.ops.where(known, y, 0), p, from_logits=True)
+    return keras.ops.mean(losses * keras.ops.cast(known, losses.dtype))
+
+
 LOSSES = {
     "function": lambda y, p: keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)),
     "object": lambda y, p: crossentropy(from_logits=True)(y, p),
     "operation": lambda y, p: keras.ops.mean(keras.ops.sparse_categorical_crossentropy(y, p, from_logits=True)),
     "from one": lambda y, p: crossentropy(from_logits=True)(y - 1, p),
+    "masking": lambda y, p: masked(y, p),
     "ignoring": lambda y, p: crossentropy(from_logits=True, ignore_class=-1)(y, p),
 }
 
@@ -63,6 +73,12 @@ def test_out_of_range_in_a_stream(tmp_path):
 @pytest.mark.parametrize(("labels", "loss"), [(GOOD, "object"), (GOOD + 1, "from one"), (GOOD - 1, "ignoring")])
 def test_labels_that_the_step_corrects_are_accepted(tmp_path, labels, loss):
     train(Classes(labels, loss), tmp_path / "run")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("loss", ["masking", "ignoring"])
+def test_labels_to_ignore_that_the_first_batch_does_not_have(tmp_path, loss, stream):
+    train(Classes(np.where(np.arange(64) < 32, GOOD, -1), loss, stream), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

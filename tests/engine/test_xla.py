@@ -50,8 +50,9 @@ def test_deterministic_operations_can_be_turned_off(deterministic):
     backend.prepare(0, deterministic)
     try:
         if IS_JAX:
-            options = xla.compiler_options(deterministic=deterministic)
-            assert options.get("xla_gpu_deterministic_ops", True) == deterministic
+            from everstep.engine.certified import options_of
+
+            assert options_of(deterministic)["xla_gpu_deterministic_ops"] == deterministic
         elif keras.backend.backend() == "torch":
             import torch
 
@@ -86,17 +87,25 @@ def test_recorded_with_the_run(tmp_path, caplog):
         backend.prepare(0)
     engine = json.loads((tmp_path / "run" / "run.json").read_text())["environment"]["engine"]
     assert engine["deterministic"] is False
-    assert "runtime.deterministic=false" in caplog.text
+    assert "deterministic=false" in caplog.text
     if IS_JAX:
         assert engine["compiler_options"]["xla_gpu_enable_latency_hiding_scheduler"] is True
-        assert engine["compiler_options"]["xla_gpu_deterministic_ops"] is False
 
 
-@pytest.mark.skipif(not IS_JAX, reason="only JAX has options")
-def test_steps_on_a_gpu_are_compiled_with_the_option(monkeypatch):
-    """`XLA_FLAGS` come too late where a program has computed before. There is no GPU here: its name must do."""
-    import jax
+def test_a_run_that_required_determinism_resumes_with_the_default(tmp_path):
+    def trained(steps, deterministic):
+        task = es.TaskConfig(train_data=DataConfig(global_batch_size=4))
+        trainer = es.TrainerConfig(train_steps=steps)
+        runtime = es.RuntimeConfig(deterministic=deterministic)
+        params = es.ExperimentConfig(task=task, trainer=trainer, runtime=runtime)
+        es.run_experiment(Line(task), params, tmp_path / "run", "train", export=False, verbose=False)
+        return json.loads((tmp_path / "run" / "run.json").read_text())["step"]
 
-    assert xla.compiler_options() == {}
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert xla.compiler_options() == {"xla_gpu_deterministic_ops": True}
+    try:
+        assert trained(2, True) == 2
+        assert trained(4, "auto") == 4
+        with pytest.raises(UsageError) as caught:
+            trained(6, False)
+    finally:
+        backend.prepare(0)
+    assert "runtime.deterministic" in [problem.key for problem in caught.value.problems]

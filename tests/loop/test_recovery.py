@@ -8,10 +8,12 @@ import pytest
 from benchmarks.reliability.nan_injection import Spoiled
 
 import everstep as es
+from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError
 from everstep.experiment import create_trainer
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery, non_finite
+from everstep.run.record import read
 
 
 def test_bad_logs():
@@ -96,6 +98,21 @@ def test_one_bad_batch_takes_one_trial(tmp_path):
         params, task, trainer = spoiled_run(trials=1, loop=1)
         es.run_experiment(task, params, tmp_path / str(number), "train", trainer=trainer, verbose=False)
         assert trainer.global_step == 30
+
+
+def test_the_first_batch_of_an_epoch_is_named_by_that_epoch(tmp_path):
+    class InOrder(Spoiled):
+        def build_inputs(self, params, input_context=None):
+            x, y = super().build_inputs(params)
+            return lambda: ((x[row : row + 10], y[row : row + 10]) for row in range(0, 40, 10))
+
+    params, _, _ = spoiled_run(trials=3, loop=1)
+    params.override({"trainer": {"train_steps": 5}})
+    task = InOrder(params.task, "loss", 0)
+    trainer = create_trainer(params, task, True, False)
+    es.run_experiment(task, params, tmp_path, "train", trainer=trainer, verbose=False)
+    skipped = OrbaxCheckpointer(tmp_path / "checkpoints", run=read(tmp_path)["id"]).restore(5)[1]["recovery"]["skipped"]
+    assert [(batch["epoch"], batch["batch"]) for batch in skipped] == [(0, 0), (1, 0)]
 
 
 def test_a_run_stopped_while_skipping_batches_resumes_skipping(tmp_path):

@@ -71,6 +71,14 @@ def test_a_damaged_checkpoint_takes_steps_of_an_earlier_attempt_along():
     assert (found.steps_kept, found.steps_computed, found.recomputing) == (40, 60, 20)
 
 
+def test_what_a_failed_attempt_has_not_saved_is_not_kept():
+    failed = attempt(0, 48, 0, 2, 50, reason="DivergedError: …") | {"saved_step": 8}
+    assert (goodput(record(48, failed)).steps_kept, goodput(record(48, failed)).steps_computed) == (8, 48)
+    again = attempt(8, 48, 60, 61, 101, reason="DivergedError: …") | {"saved_step": 8}
+    found = goodput(record(48, failed, again))
+    assert (found.steps_kept, found.steps_computed, found.recomputing) == (8, 88, 80)
+
+
 def test_a_running_attempt_counts_up_to_its_last_heartbeat():
     found = goodput(record(9, attempt(0, 5, 0, 1, 6, reason="killed"), attempt(5, 9, 8, 10, None, reason=None)))
     assert (found.steps_kept, found.steps_computed) == (9, 9)

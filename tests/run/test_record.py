@@ -66,6 +66,7 @@ def test_a_run_from_begin_to_finish(directory):
             "ended": "2030-01-01T00:02:00.000+00:00",
             "from_step": 0,
             "to_step": 100,
+            "saved_step": 0,
             "steps_again": 0,
             "reason": "train_steps reached",
             "processes": 1,
@@ -74,6 +75,17 @@ def test_a_run_from_begin_to_finish(directory):
             "code": record["code"],
         }
     ]
+
+
+def test_a_checkpoint_that_is_written_after_the_attempt_has_failed_is_recorded(directory):
+    run = opened(directory)
+    run.begin(0, "")
+    run.saved(10, {})
+    run.update(30, 0)
+    run.finish("failed", "RuntimeError")
+    assert read(directory)["attempts"][0]["saved_step"] == 10
+    run.saved(20, {})
+    assert read(directory)["attempts"][0]["saved_step"] == 20
 
 
 def test_states_are_noted_until_they_are_done_again(directory):
@@ -216,8 +228,10 @@ def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
 
 
 def test_a_directory_with_other_files_is_a_warning(tmp_path, caplog):
-    """They are kept; hidden files and those of a submission do not count; later attempts do not warn."""
-    for name in (".lock", "notes.txt", "thesis.tex"):
+    """They are kept; hidden files, those of a submission and what `serialize_config` writes before do not count; later
+    attempts do not warn.
+    """
+    for name in (".lock", "notes.txt", "thesis.tex", "params.yaml"):
         (tmp_path / name).write_text("mine")
     (tmp_path / "submissions").mkdir()
     with caplog.at_level("WARNING"):

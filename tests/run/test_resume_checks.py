@@ -18,6 +18,7 @@ from everstep.errors import UsageError, renamed_keys
 from everstep.run.resume_checks import (
     ChangeRefused,
     accepted_changes,
+    allowed_in_python,
     as_records,
     check_data,
     data_fingerprints,
@@ -413,6 +414,10 @@ def test_unknown_configuration_needs_everything_allowed(text, reason, tmp_path):
             accepted_changes(tmp_path, experiment(seed=3), allowed)
         assert reason in error.value.reason
         assert "--allow-change task --allow-change trainer --allow-change runtime" in error.value.remedy
+        with pytest.raises(ChangeRefused) as error, allowed_in_python():
+            accepted_changes(tmp_path, experiment(seed=3), allowed)
+        assert error.value.remedy.endswith('allow_change=["task", "trainer", "runtime"]')
+        assert "--allow-change" not in error.value.remedy
     changes = accepted_changes(tmp_path, experiment(seed=3), ["task", "trainer", "runtime"])
     assert Change("runtime.seed", ABSENT, 3) in changes
 

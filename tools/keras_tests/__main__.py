@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="may be repeated; all by default")
     parser.add_argument("--model-dir", choices=["with", "without", "both"], default="both")
     parser.add_argument("-k", dest="named", help="only tests whose name contains this; pytest's -k")
-    parser.add_argument("-v", dest="loud", action="store_true", help="show pytest's output of the tests run through us")
+    parser.add_argument("-v", dest="loud", action="store_true", help="show pytest's output")
     parser.add_argument(
         "--table", action="store_true", help="print the refusals as docs/reference/fit.md shows them, and no more"
     )
@@ -80,24 +80,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     for backend in options.backend or BACKENDS:
         with tempfile.TemporaryDirectory(prefix="keras_tests_") as folder:
             files = [file for file in sources.copy(Path(folder)) if not options.files or file.name in options.files]
-            passing = _passing(files, backend, options.named, options.anew)
+            passing = _passing(files, backend, options.named, options.anew, options.loud)
+            if not passing:
+                print(f"{backend}: no test passes with Keras's own fit; look at what pytest prints: add -v", flush=True)
+                wrong += 1
             for how in ways:
                 outcomes = _run(files, backend, how, options.named, options.loud)
                 wrong += _report(backend, how, passing, outcomes)
     return 1 if wrong else 0
 
 
-def _passing(files: Sequence[Path], backend: str, named: str | None, anew: bool) -> set[str]:
+def _passing(files: Sequence[Path], backend: str, named: str | None, anew: bool, loud: bool) -> set[str]:
     """Returns the tests that pass with Keras's own `fit`; the outcomes are cached for this version of Keras."""
     known = KNOWN / f"{importlib.metadata.version('keras')}-{backend}.json"
     outcomes = json.loads(known.read_text("utf-8")) if known.is_file() and not anew else {}
     missing = [file for file in files if not any(test.startswith(f"{file.name}::") for test in outcomes)]
     if named:
-        outcomes = _run(files, backend, KERAS, named)
+        outcomes = _run(files, backend, KERAS, named, loud)
     elif missing:
-        outcomes |= _run(missing, backend, KERAS, None)
-        known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(json.dumps(outcomes, indent=0), encoding="utf-8")
+        outcomes |= _run(missing, backend, KERAS, None, loud)
+        if outcomes:
+            known.parent.mkdir(parents=True, exist_ok=True)
+            known.write_text(json.dumps(outcomes, indent=0), encoding="utf-8")
     names = {file.name for file in files}
     return {test for test, how in outcomes.items() if how == "passed" and test.split("::")[0] in names}
 

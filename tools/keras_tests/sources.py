@@ -10,6 +10,16 @@ from pathlib import Path
 
 _FILES = ("trainers/trainer_test.py", "callbacks/*_test.py")
 
+_CONFTEST = """
+import keras
+import pytest
+
+
+def skip_if_backend(backend, reason):
+    return pytest.mark.skipif(keras.backend.backend() == backend, reason=reason)
+"""
+"""What the tests import from the `conftest.py` of Keras's repository, which no package contains."""
+
 
 def copy(folder: Path) -> list[Path]:
     """Writes the test files into a folder, changed so that `everstep.fit` can take their models; returns them."""
@@ -18,6 +28,7 @@ def copy(folder: Path) -> list[Path]:
     if not any(file.name == "trainer_test.py" for file in files):
         source = _downloaded(folder / "download")
         files = [file for pattern in _FILES for file in sorted(source.glob(pattern))]
+    (folder / "conftest.py").write_text(_CONFTEST, "utf-8")
     return [_copied(file, folder / file.name) for file in files]
 
 

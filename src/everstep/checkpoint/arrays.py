@@ -14,6 +14,7 @@ import absl.logging
 import numpy as np
 
 from everstep.checkpoint import base, parts
+from everstep.log_lines import handlers_kept
 from everstep.types import State, StoredState
 
 
@@ -49,19 +50,13 @@ def _quiet_hook(former: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def quiet() -> Iterator[None]:
     """Inside the block Orbax does not log, and the root logger keeps its handlers.
 
-    Orbax logs a dozen lines per save through absl. If the root logger has no handler, absl adds one for good, and a
-    later `logging.basicConfig` of the user would do nothing.
+    Orbax logs a dozen lines per save through absl.
     """
     absl.logging.get_absl_logger().addFilter(_orbax_lines)
     logging.getLogger("asyncio").addFilter(_cancelled_tasks)
     if not getattr(sys.unraisablehook, "is_quiet", False):
         sys.unraisablehook = _quiet_hook(sys.unraisablehook)
-    root = logging.getLogger()
-    stand_in = logging.lastResort or logging.NullHandler()
-    with contextlib.ExitStack() as stack:
-        if not root.handlers:
-            root.addHandler(stand_in)
-            stack.callback(root.removeHandler, stand_in)
+    with handlers_kept():
         yield
 
 

@@ -330,7 +330,11 @@ class OrbaxCheckpointer(Checkpointer):
         if own and record.run and record.run != own:
             raise UsageError(
                 f"the checkpoint {str(path)!r} was written by another run ({record.run}, this one is {own})",
-                remedy="move it away, or train in another directory; to start from that run's weights: {init}=THAT_RUN",
+                remedy=(
+                    "move it away",
+                    "train in another directory",
+                    "start from that run's weights: {init}=THAT_RUN",
+                ),
                 mentions={"init": "task.init_checkpoint"},
             )
 

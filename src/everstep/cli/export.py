@@ -24,6 +24,12 @@ Out = Annotated[
     str | None,
     typer.Option("--out", metavar="DIR", help="Where to; export-STEP in the run by default, export for its end."),
 ]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format", metavar="NAME", help="keras, saved_model, torch, preset, adapter or transformers; repeatable."
+    ),
+]
 
 _MAX_NAME = 100  # characters of a folder's name that lists steps
 
@@ -33,14 +39,15 @@ def export(
     run: Run,
     checkpoint: options.Checkpoint = None,
     out: Out = None,
+    formats: Formats = None,
     backend: options.Backend = None,
     imports: options.Imports = None,
 ) -> None:
     """Write the model of a run for others to load.
 
-    model.keras for Keras on any backend; saved_model for TensorFlow Serving, or on PyTorch model.pt2. Each is loaded
-    back and compared with the model before it takes its name. The weights are those of the newest checkpoint, or of
-    the one that --checkpoint names.
+    model.keras for Keras on any backend; saved_model for TensorFlow Serving, or on PyTorch model.pt2; or only those
+    that --format names. Each is loaded back and compared with the model before it takes its name. The weights are
+    those of the newest checkpoint, or of the one that --checkpoint names.
     """
     found = find(local_run(run, checkpoint))
     if found.directory is None:
@@ -56,7 +63,7 @@ def export(
         )
     run_models.choose_backend_of(found, backend)
     import_modules(imports or ())
-    written = run_models.quietly(lambda: _export_chosen(found, chosen, place, imports))
+    written = run_models.quietly(lambda: _export_chosen(found, chosen, place, imports, formats))
     if not written:
         raise TrainingError(
             f"{chosen} cannot be exported in any format", key="RUN", received=run, remedy="see the lines above"
@@ -81,11 +88,13 @@ def _default_place(found: Found, chosen: Chosen, name: str) -> Path:
     return directory / folder
 
 
-def _export_chosen(found: Found, chosen: Chosen, place: Path, imports: Sequence[str] | None) -> list[Path]:
-    """Writes the model of a run with the weights of a checkpoint, in every format; returns what was written."""
+def _export_chosen(
+    found: Found, chosen: Chosen, place: Path, imports: Sequence[str] | None, formats: Sequence[str] | None
+) -> list[Path]:
+    """Writes the model of a run with the weights of a checkpoint; returns what was written."""
     with quiet():
         from everstep.export.run_export import export_run
-    return export_run(found, chosen, place, rebuild=lambda: _rebuild(found, imports))
+    return export_run(found, chosen, place, rebuild=lambda: _rebuild(found, imports), formats=formats)
 
 
 def _rebuild(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:

@@ -55,13 +55,15 @@ def flow(
     if max_restarts:  # the restarted process does everything else
         raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
     choose_backend(backend)
+    if name is not None and "=" not in name:
+        home.refuse_unwritten(name)
     with quiet():
         home.load()
     if name is None or "=" in name:
         tasks = ", ".join(sorted(home.tasks())) or "none"
         raise UsageError("no task is given", key="NAME", remedy=f"everstep flow NAME; tasks: {tasks}")
     if multirun:
-        print_last(redaction.text(sweep_flow(home, name, overrides or (), backend, model_dir)))
+        sweep_flow(home, name, overrides or (), backend, model_dir)
         return
     task = create_task(
         name, overrides or (), home, model_dir=model_dir, new=new, backend=backend, allow_change=allow_change or ()

@@ -15,6 +15,7 @@ from everstep.cli.absl_flags import normalised, why_declined
 from everstep.cli.commands import CommandInterrupted, app
 from everstep.errors import TrainingError, UsageError
 from everstep.gang import refuse_together
+from everstep.log_lines import print_plain_lines
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = without_option(normalised(sys.argv[1:] if arguments is None else arguments))
     # Secrets in the command line and in the environment are learned before anything can print or log them.
     redaction.guard_process()
+    print_plain_lines()
     redaction.learn(words)
     # A password that is a plain word, as local databases have, would black out every message with that word.
     redaction.learn({name: value for name, value in os.environ.items() if not value.isalpha()})

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from everstep.cli.options import ExperimentRequest
@@ -240,6 +241,12 @@ def import_modules(names: Iterable[str], origin: str = "--import") -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in names:
+        if name.endswith(".py"):
+            parts = Path(name).with_suffix("").parts
+            module = ".".join(parts) if all(part.isidentifier() for part in parts) else parts[-1]
+            raise UsageError(
+                "is a file, expected a module", key=origin, received=name, remedy=f"write --import {module}"
+            )
         if not all(part.isidentifier() for part in name.split(".")):
             raise UsageError(
                 "is no module name", key=origin, received=name, remedy="write package.module, no slash, no .py"

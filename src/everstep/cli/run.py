@@ -42,7 +42,9 @@ def run(
     if max_restarts:  # the restarted process does everything else
         raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
     wanted = options.one_name(run_name, name, "run")
-    folder = open_run(wanted, project_root, data_dir).folder  # a bad request fails before Keras is loaded
+    opened = open_run(wanted, project_root, data_dir)  # a bad request fails before Keras is loaded
+    opened.require_modules()
+    folder = opened.folder
     choose_backend(backend)
     with exit_on_sigterm(lambda: newest_checkpoint(folder.training)):
         with quiet():

@@ -11,6 +11,7 @@ from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
+from everstep.engine.exactness import as_text
 from everstep.errors import UsageError
 from everstep.launch.submit.overview import Overview
 from everstep.launch.submit.submissions import newest
@@ -50,6 +51,7 @@ def _summary(run: Overview) -> str:
     rows[3:5] = [("status", run.state), ("progress", progress(run))]
     rows += _submission_rows(run)
     rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
+    rows += [("exactness", as_text(record["exactness"]))] if record.get("exactness") else []
     for kind, logs in record["metrics"].items():
         rows += [(f"{kind} {name}", number(value)) for name, value in logs.items()]
     rows += [("goodput", str(goodput(record)))] if record["attempts"] else []

@@ -143,6 +143,7 @@ def sweep(
     sweeping.run_local(study, workers, longer)
     result = sweeping.Study(study)
     print_last(redaction.text(json_text(result.summary()) if json else _summary(result)))
+    result.require_complete()
 
 
 def _for_words(space: Space) -> str:
@@ -286,9 +287,19 @@ def flow_target(name: str, space: Space, fixed: Sequence[str], home: FlowProject
     return SweepChoice(Target("flow", name, tuple(option), str(home.root)), space, fixed, check, [""])
 
 
-def sweep_flow(home: FlowProject, name: str, words: Sequence[str], backend: str | None, model_dir: str | None) -> str:
-    """Runs `everstep flow NAME -m key=1,2 …`: every combination, one after the other; returns the summary."""
-    space = create_space(None, [word for word in words if "=" in word and is_swept(word)])
+def sweep_flow(home: FlowProject, name: str, words: Sequence[str], backend: str | None, model_dir: str | None) -> None:
+    """Runs `everstep flow NAME -m key=1,2 …`: every combination, one after the other; prints the summary.
+
+    Raises:
+      UsageError: No parameter has several values.
+      TrainingError: A trial failed; the others are done.
+    """
+    swept = [word for word in words if "=" in word and is_swept(word)]
+    if not swept:
+        given = next((word for word in words if "=" in word), f"{name}.epoch=1")
+        remedy = f"list values: {given},…; or omit -m"
+        raise UsageError("no parameter has several values", key="-m", received=" ".join(words), remedy=remedy)
+    space = create_space(None, swept)
     fixed = [word for word in words if "=" not in word or not is_swept(word)]
     chosen = flow_target(name, space, fixed, home, ["--backend", backend] if backend else [])
     wanted = dataclasses.replace(chosen.target, words=(*chosen.target.words, *chosen.fixed))
@@ -297,7 +308,9 @@ def sweep_flow(home: FlowProject, name: str, words: Sequence[str], backend: str 
     definition = Definition(wanted, chosen.space, ("",), ("min",), sampler=sampler, trials=trials)
     study = sweeping.open_sweep(definition, model_dir, chosen.check)
     sweeping.run_local(study)
-    return _summary(sweeping.Study(study))
+    result = sweeping.Study(study)
+    print_last(redaction.text(_summary(result)))
+    result.require_complete()
 
 
 def _plan(definition: Definition) -> str:
@@ -343,7 +356,7 @@ def _summary(study: sweeping.Study) -> str:
     if found["best"] is not None:
         best = study.best
         rows += [("best", f"trial {best.number}, {best.directory}")]
-        names = [name or "loss" for name in found["metrics"]]
+        names = found["metrics"] or ["loss"]  # as earlier versions left it open
         rows += [(name, number(value)) for name, value in zip(names, best.results, strict=True)]
         rows += [(key, str(value)) for key, value in best.values.items()]
     return aligned([*rows, ("page", str(study.page))])

@@ -385,6 +385,7 @@ class Config:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._require_unlocked(name)
+        field_types(type(self))  # finds a forgotten decorator
         try:
             converted = self._convert(name, value)
             reset = self._reset_by(name, converted)

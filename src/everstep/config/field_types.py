@@ -66,8 +66,7 @@ def field_types(cls: type) -> dict[str, FieldType]:
 
 @functools.cache
 def _field_types(cls: type) -> dict[str, FieldType]:
-    if "__dataclass_fields__" not in cls.__dict__ and own_annotations(cls):
-        raise UsageError("declares fields", key=cls.__qualname__, remedy="decorate it with @dataclasses.dataclass")
+    require_dataclass(cls)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
@@ -76,6 +75,20 @@ def _field_types(cls: type) -> dict[str, FieldType]:
     optional = {f.name for f in dataclasses.fields(cls) if f.default is None}
     names = [f.name for f in dataclasses.fields(cls)]
     return {name: field_type(hints[name] | None if name in optional else hints[name]) for name in names}
+
+
+def require_dataclass(cls: type) -> None:
+    """Checks that a class which declares fields is decorated.
+
+    Raises:
+      UsageError: It is not; names the fields.
+    """
+    if "__dataclass_fields__" not in cls.__dict__ and (names := own_annotations(cls)):
+        raise UsageError(
+            f"declares {', '.join(names)}, but is no dataclass, so they would be ignored",
+            key=cls.__qualname__,
+            remedy="write @dataclasses.dataclass above the class",
+        )
 
 
 def own_annotations(cls: type) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from everstep.config.base import Config
+from everstep.config.field_types import require_dataclass
 from everstep.errors import UsageError, nearest
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -39,6 +40,7 @@ def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
         raise UsageError("expected a config class", key="@register_task(...)", received=config_cls)
+    require_dataclass(config_cls)
 
     def register(task: Registered) -> Registered:
         _require_free(_tasks.get(config_cls), task, f"a task for {config_cls.__qualname__}")
@@ -64,6 +66,7 @@ def bind(config_cls: type[Config]) -> Callable[[Registered], Registered]:
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
         raise UsageError("expected a config class", key="@bind(...)", received=config_cls)
+    require_dataclass(config_cls)
 
     def register(builder: Registered) -> Registered:
         held = config_cls.__dict__.get("BUILDER")

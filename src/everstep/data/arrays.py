@@ -9,7 +9,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.sparse import Rows, is_sparse_or_ragged
-from everstep.data.stream import BLOCK_SECONDS, Block, OwnRows, Part, Position, Stream
+from everstep.data.stream import BLOCK_SECONDS, Block, EmptyDataError, OwnRows, Part, Position, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
@@ -186,7 +186,7 @@ def _common_length(arrays: Any) -> int:
         listed = ", ".join(f"{path}: {length}" for path, length in lengths.items())
         raise UsageError(f"the arrays have different numbers of samples ({listed})", remedy="the first axis must agree")
     if not lengths or not next(iter(lengths.values())):
-        raise UsageError("the arrays are empty", remedy="pass at least one sample")
+        raise EmptyDataError("the arrays are empty", remedy="pass at least one sample")
     return next(iter(lengths.values()))
 
 

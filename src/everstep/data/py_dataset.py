@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from everstep.data import nest, randomness, sparse
-from everstep.data.stream import Stream
-from everstep.data.workers import Processes, Threads, Workers
+from everstep.data.stream import EmptyDataError, Stream
+from everstep.data.workers import Processes, Threads, Workers, why_no_processes
 from everstep.errors import UsageError
 from everstep.types import Batch
 
@@ -27,8 +27,8 @@ class PyDatasetStream(Stream):
     the dataset's code runs.
 
     `workers` batches are computed at once, at most `max_queue_size` ahead, in threads, or with `use_multiprocessing` in
-    processes; their order does not change. Threads share the global random generators: if the first batch draws from
-    them, the batches are computed one after the other.
+    processes, if the program can start any; their order and their random numbers do not change. Threads share the
+    global random generators: if the first batch draws from them, the batches are computed one after the other.
 
     Args:
       dataset: The dataset; it is infinite and has no epochs if its `num_batches` is None.
@@ -46,6 +46,10 @@ class PyDatasetStream(Stream):
         self._hooks = _Hooks(dataset, seed)
         self._sequential = dataset.workers < 1 or (dataset.workers < 2 and not dataset.use_multiprocessing)
         self._processes: Processes | None = None
+        self._only_threads = self._has_grown = False
+        if dataset.use_multiprocessing and not self._sequential and (reason := why_no_processes(dataset)):
+            self._only_threads = True
+            logger.warning("%s uses threads instead of processes: %s", type(dataset).__name__, reason)
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
 
     @property
@@ -84,7 +88,7 @@ class PyDatasetStream(Stream):
     def _compute(self, epoch: int, numbers: Iterable[tuple[int, int]]) -> Iterator[Any]:
         if self._sequential:
             return self._one_by_one(epoch, numbers)
-        if self._dataset.use_multiprocessing:
+        if self._dataset.use_multiprocessing and not self._only_threads:
             return self._workers_of(epoch).map(numbers)
         return self._in_threads(epoch, iter(numbers))
 
@@ -126,13 +130,19 @@ class PyDatasetStream(Stream):
         return self._processes
 
     def _check_count(self, epoch: int) -> None:
-        now = _num_batches(self._dataset)
-        if now != self._count:
+        """Requires that an epoch has its batches; of a dataset that has grown, only so many are read, as in Keras."""
+        now, name = _num_batches(self._dataset), type(self._dataset).__name__
+        if now == self._count:
+            return
+        if now is None or self._count is None or now < self._count:
             raise UsageError(
-                f"{type(self._dataset).__name__} has {now} batches in epoch {epoch} and had {self._count} when the run "
-                "started",
-                remedy="keep the number the same in every epoch, or return None for an infinite dataset",
+                f"{name} has {now} batches in epoch {epoch} and had {self._count} when the run started",
+                remedy="an epoch must not get shorter, so that a resumed run finds its place: keep the number the same "
+                "in every epoch, or return None for an infinite dataset",
             )
+        if not self._has_grown:
+            self._has_grown = True
+            logger.warning("%s has grown to %d batches: an epoch still has %d, as in Keras", name, now, self._count)
 
 
 class _Hooks:
@@ -199,7 +209,7 @@ def _num_batches(dataset: Any) -> int | None:
             f"{name} has no number of batches", remedy="add __len__, or a property num_batches (None if infinite)"
         ) from error
     if count is not None and count < 1:
-        raise UsageError(f"{name} has {count} batches", remedy="a dataset needs at least one batch")
+        raise EmptyDataError(f"{name} has {count} batches", remedy="a dataset needs at least one batch")
     return count
 
 

@@ -76,6 +76,12 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
             f"a {type(source).__name__} holds several datasets, its splits {splits}",
             remedy=f"pass one of them, such as data[{str(next(iter(source), 'train'))!r}]",
         )
+    elif _is_pairs(source):
+        raise UsageError(
+            "is a list of (x, y) pairs, which may be samples or batches",
+            remedy="pass samples as arrays, (np.stack([x for x, y in pairs]), np.stack([y for x, y in pairs])), and "
+            "batches as a function, lambda: pairs",
+        )
     elif is_arrays(source):
         kind = RowsStream if any(map(_is_sparse_or_rows, nest.flatten(source))) else ArrayStream
         stream = kind(source, batch_size, **order, drop_remainder=drop_remainder)
@@ -146,6 +152,12 @@ def is_arrays(source: Any) -> bool:
     return bool(leaves) and all(
         (hasattr(leaf, "__array__") and hasattr(leaf, "shape")) or _is_sparse_or_rows(leaf) for leaf in leaves
     )
+
+
+def _is_pairs(source: Any) -> bool:
+    """Whether it is a list of tuples of arrays, as steps get them; a list of inputs holds arrays, or dicts of them."""
+    pairs = type(source) is list and all(isinstance(item, tuple) and len(item) in (2, 3) for item in source)
+    return pairs and is_arrays(source)
 
 
 def _is_sparse_or_rows(leaf: Any) -> bool:

@@ -25,6 +25,10 @@ OwnRows = Callable[[int], slice]
 """Returns which rows of a batch of so many samples a process needs; at least one."""
 
 
+class EmptyDataError(UsageError):
+    """A data source has no batch at all."""
+
+
 class Position(NamedTuple):
     """The batches returned so far: `epoch` whole epochs and `batch` batches of the next."""
 
@@ -333,7 +337,7 @@ class Stream(abc.ABC):
             self._batches = None
             for value in self._rest(epoch + 1, 0):
                 return Position(epoch + 1, 1), value
-        raise UsageError(
+        raise EmptyDataError(
             "the data source has no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
             "is on"
         )

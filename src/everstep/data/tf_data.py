@@ -9,12 +9,14 @@ deterministic pipeline is never reported as not deterministic.
 import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from everstep.data import nest, sparse
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError, missing_extra
+from everstep.startup_messages import held_back
 from everstep.types import Batch
 
 
@@ -28,7 +30,8 @@ def load_tensorflow(purpose: str) -> Any:
       UsageError: TensorFlow is not installed.
     """
     try:
-        import tensorflow as tf
+        with contextlib.nullcontext() if "tensorflow" in sys.modules else held_back():
+            import tensorflow as tf
     except ImportError as error:
         raise missing_extra("tensorflow", "tensorflow", purpose) from error
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":

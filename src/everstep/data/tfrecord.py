@@ -274,13 +274,19 @@ def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[
     An existing copy `<dataset>-subset-<percentage>` is read as a whole.
 
     Raises:
+      NoRecordFiles: There is neither of the two folders.
       UsageError: The percentage is invalid.
     """
     percentage, folder = _percentage(percentage), folder_path(dataset)
     if percentage == 100:
         return folder, 100
     subset = f"{folder}-subset-{percentage:g}"
-    return (subset, 100) if _is_folder(subset) else (folder, percentage)
+    if _is_folder(subset):
+        return subset, 100
+    if not _is_folder(folder):
+        reason = f"there is neither such a folder nor {subset!r}, a copy with {percentage:g} percent of it"
+        raise NoRecordFiles(reason, key=_KEY, received=folder, remedy=_where(folder))
+    return folder, percentage
 
 
 def folder_path(dataset: str | os.PathLike[str]) -> str:
@@ -303,10 +309,14 @@ def _percentage(value: Any) -> float:
 
 def _listed(folder: str) -> list[str]:
     if not _is_folder(folder):
-        remedy = "" if is_url(folder) else f"paths are relative to {os.getcwd()!r}"
-        raise NoRecordFiles("there is no such folder", key=_KEY, received=folder, remedy=remedy)
+        raise NoRecordFiles("there is no such folder", key=_KEY, received=folder, remedy=_where(folder))
     names = stored_names(folder, _KEY) if is_url(folder) else os.listdir(folder)
     return [name for name in names if not is_temporary(name)]
+
+
+def _where(folder: str) -> str:
+    """Returns what to know about a path that does not exist."""
+    return "" if is_url(folder) else f"paths are relative to {os.getcwd()!r}"
 
 
 def _is_folder(folder: str) -> bool:

@@ -4,13 +4,17 @@ Their number follows one rule, `recommended_workers`: a core for each, and one l
 """
 
 import abc
+import ast
 import collections
 import concurrent.futures
+import functools
 import itertools
 import multiprocessing
 import os
+import pathlib
 import queue
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -117,7 +121,7 @@ class Processes(Workers):
     """Worker processes, each with a copy of the dataset as it was when they were started.
 
     They are spawned, not forked: a fork of a process with a backend's threads may hang. So the dataset's class must be
-    importable, and the program's own code must be under `if __name__ == "__main__":`.
+    importable, and the program's own code must be under `if __name__ == "__main__":`; see `why_no_processes`.
     """
 
     def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
@@ -168,6 +172,31 @@ class Processes(Workers):
     def close(self) -> None:
         """Stops the processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def why_no_processes(dataset: Any) -> str:
+    """Returns why processes cannot compute the batches of a dataset; empty if nothing is known against it.
+
+    A spawned process imports the main program first, and would train as well if that is not guarded.
+    """
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    is_typed = path is None and type(dataset).__module__ == "__main__"  # at a prompt, or in a notebook
+    if is_typed or (path is not None and not os.path.exists(path)):
+        return "its program has no file that processes could import"
+    if path is None or _is_guarded(path):
+        return ""
+    return f"{os.path.basename(path)}, which processes import, trains outside of `if __name__ == '__main__':`"
+
+
+@functools.cache
+def _is_guarded(path: str) -> bool:
+    """Whether a program runs its own code only under `if __name__ == "__main__":`, as far as one can see."""
+    try:
+        program = ast.parse(pathlib.Path(path).read_bytes())
+    except (SyntaxError, ValueError):  # not written in Python
+        return True
+    tests = [node.test for node in program.body if isinstance(node, ast.If)]
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
 
 
 _dataset: Any = None  # in a worker process: its copy of the dataset

@@ -6,13 +6,16 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from everstep.engine import late_tensorflow
-from everstep.errors import UsageError, nearest
+from everstep.errors import UsageError, nearest, warning_text
 from everstep.gang import Gang, join
+from everstep.startup_messages import held_back
 
 if TYPE_CHECKING:
     from everstep.engine.engine import Engine
@@ -112,30 +115,39 @@ def join_gang() -> Gang:
     return gang
 
 
-def prepare(seed: int, deterministic: bool = True) -> None:
+def prepare(seed: int, deterministic: bool | Literal["auto"] = "auto") -> None:
     """Seeds all random generators and enables deterministic operations; call it before any object of a run is built.
 
     The settings stay for the rest of the process. `prepared` is for a call inside the user's own program.
 
     Args:
       seed: The seed.
-      deterministic: False allows operations that are not deterministic; on JAX, `engine/xla.py` does that per step.
+      deterministic: False allows operations that are not deterministic; "auto" warns of those that have no
+        deterministic form, and True refuses them. On JAX, `engine/certified.py` does that for each program.
     """
     import keras
 
     _warn_about_another_seed(seed)
     if keras.backend.backend() == "tensorflow":
         keras.utils.set_random_seed(seed)
-        if deterministic:
+        if deterministic is not False:
             importlib.import_module("tensorflow").config.experimental.enable_op_determinism()
         else:
             importlib.import_module("tensorflow.python.framework.config").disable_op_determinism()
         return
     late_tensorflow.seed_or_wait(seed, keras.utils.set_random_seed)
-    if keras.backend.backend() == "torch" and deterministic:
-        _make_torch_deterministic()
+    if keras.backend.backend() == "torch" and deterministic is not False:
+        _make_torch_deterministic(deterministic)
     elif keras.backend.backend() == "torch":
         importlib.import_module("torch").use_deterministic_algorithms(False)
+
+
+def find_devices() -> None:
+    """Has the backend find its devices, without its start-up messages, which the first variable would print."""
+    import keras
+
+    with held_back():
+        keras.ops.zeros(())
 
 
 _prepared_seed: int | None = None  # of the last call of `prepare`
@@ -148,26 +160,52 @@ def _warn_about_another_seed(seed: int) -> None:
     global _prepared_seed
     found = rng_utils.get_random_seed()
     if found not in (None, seed, _prepared_seed):
-        text = "keras.utils.set_random_seed(%s) has no effect on this run: its seed is %s (runtime.seed)"
-        logger.warning(text, found, seed)
+        text = warning_text(
+            f"keras.utils.set_random_seed({found}) has no effect on this run, whose seed is {seed}",
+            remedy=("set {seed}",),
+            mentions={"seed": "runtime.seed"},
+        )
+        logger.warning("%s", text)
     _prepared_seed = seed
 
 
 @contextlib.contextmanager
-def prepared(seed: int) -> Iterator[None]:
-    """Makes operations deterministic inside the block, and restores all settings of the process after it.
+def prepared(seed: int, deterministic: bool | Literal["auto"] = "auto") -> Iterator[None]:
+    """Makes operations deterministic inside the block, as `prepare`; restores all settings of the process after it.
 
     No random generator of the program is seeded, except TensorFlow's if it has no seed: deterministic operations need
-    one.
+    one. Of several threads that are inside at once, the first one prepares the process, and the last one restores it.
     """
+    with _preparing:
+        if not _inside:
+            stack = contextlib.ExitStack()
+            stack.enter_context(_prepared_process(seed, deterministic))
+        else:
+            stack = _inside[-1]
+        _inside.append(stack)
+    try:
+        yield
+    finally:
+        with _preparing:
+            _inside.pop()
+            if not _inside:
+                stack.close()
+
+
+_preparing = threading.Lock()
+_inside: list[contextlib.ExitStack] = []  # the same one for each thread that is inside `prepared`
+
+
+@contextlib.contextmanager
+def _prepared_process(seed: int, deterministic: bool | Literal["auto"]) -> Iterator[None]:
     import keras
 
     scopes = {"tensorflow": _deterministic_tensorflow, "torch": _deterministic_torch}
     tensorflow = sys.modules.get("tensorflow")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_restored_environment())
-        if keras.backend.backend() in scopes:
-            stack.enter_context(scopes[keras.backend.backend()](seed))
+        if keras.backend.backend() in scopes and deterministic is not False:
+            stack.enter_context(scopes[keras.backend.backend()](seed, deterministic))
         if keras.backend.backend() != "tensorflow" and tensorflow is not None:
             visible = tensorflow.config.get_visible_devices("GPU")
             with contextlib.suppress(RuntimeError):  # its devices are in use already and cannot be hidden
@@ -190,7 +228,7 @@ def _restored_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deterministic_tensorflow(seed: int) -> Iterator[None]:
+def _deterministic_tensorflow(seed: int, deterministic: bool | Literal["auto"]) -> Iterator[None]:
     tensorflow = importlib.import_module("tensorflow")
     framework = importlib.import_module("tensorflow.python.framework.config")
     enabled = framework.is_op_determinism_enabled()
@@ -208,11 +246,11 @@ def _deterministic_tensorflow(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deterministic_torch(seed: int) -> Iterator[None]:
+def _deterministic_torch(seed: int, deterministic: bool | Literal["auto"]) -> Iterator[None]:
     torch = importlib.import_module("torch")
     enabled, fills = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    _make_torch_deterministic()
+    _make_torch_deterministic(deterministic)
     try:
         yield
     finally:
@@ -220,9 +258,9 @@ def _deterministic_torch(seed: int) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
-def _make_torch_deterministic() -> None:
+def _make_torch_deterministic(deterministic: bool | Literal["auto"]) -> None:
     torch = importlib.import_module("torch")
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=deterministic == "auto")
     torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that takes time
 
 
@@ -236,12 +274,23 @@ def _show_gpus(tensorflow: Any, devices: list[Any]) -> None:
 def keep_compiled(directory: str) -> Iterator[None]:
     """Caches programs that JAX compiles inside the block in a directory, so that the next attempt loads them.
 
-    A cache directory that the user has configured is kept. On other backends this does nothing.
+    A cache directory that the user has configured is kept. What the programs must not lose, on a GPU, is kept beside
+    the cache, in `programs`. On other backends this does nothing.
     """
     import keras
 
     jax = sys.modules.get("jax")
-    if keras.backend.backend() != "jax" or jax is None or jax.config.jax_compilation_cache_dir:
+    if keras.backend.backend() != "jax" or jax is None:
+        yield
+        return
+    programs = importlib.import_module("everstep.engine.programs")  # needs JAX
+    with programs.keep_programs(Path(directory).with_name("programs")), _cached(jax, directory):
+        yield
+
+
+@contextlib.contextmanager
+def _cached(jax: Any, directory: str) -> Iterator[None]:
+    if jax.config.jax_compilation_cache_dir:
         yield
         return
     from jax.experimental.compilation_cache import compilation_cache

@@ -119,6 +119,10 @@ class CallLength:
         """Announces how many steps will be run in windows like the next one; None if that is unknown."""
         self._steps_left = steps_left
 
+    def use_single_steps(self) -> None:
+        """Makes each step a call from now on."""
+        self._loop = "single"
+
     def add(self, length: int) -> None:
         """Uses calls of this length from now on, whether that saves more time than compiling it takes or not."""
         self._lengths.add(length)

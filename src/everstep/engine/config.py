@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from everstep.config import Config
 from everstep.config.base import Declined
@@ -41,6 +41,7 @@ class RuntimeConfig(Config):
     _may_change: ClassVar[frozenset[str]] = frozenset(
         {"cuda_graph", "stop_signals", "requeue_exit_code", "preemption_notice"}
     )
+    _interchangeable: ClassVar[Mapping[str, tuple[Any, ...]]] = {"deterministic": (True, "auto")}
     _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
 
     backend: str | None = None
@@ -67,8 +68,8 @@ class RuntimeConfig(Config):
     """Compile with XLA on a GPU (TensorFlow; JAX always does)."""
     cuda_graph: bool = True
     """On PyTorch and a GPU: record each step once as a CUDA graph and replay it. The bits are those of eager steps."""
-    deterministic: bool = True
-    """Use deterministic operations only, so that a run can be repeated bit for bit on a GPU; False may be faster."""
+    deterministic: bool | Literal["auto"] = "auto"
+    """On a GPU, repeat steps bit for bit: auto wherever that can be had, with a warning where not; true; or false."""
     remat: str | list[str] | None = None
     """Compute activations again in the backward pass to save memory: full, or expressions for names of layers."""
     float8: bool = False

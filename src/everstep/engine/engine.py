@@ -44,6 +44,7 @@ from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.data.sparse import RaggedArray, SparseArray
 from everstep.data.stream import Block, OwnRows, Stream
+from everstep.engine import exactness
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength
@@ -51,9 +52,12 @@ from everstep.engine.device_data import PlacedRows, ResidentData
 from everstep.engine.explain import explain, explain_shapes
 from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece
 from everstep.engine.logs import (
+    GlobalStep,
     check_unique,
     checked_logs,
+    checked_outputs,
     host_outputs,
+    logs_in,
     reduced_logs,
     train_logs,
     validation_logs,
@@ -101,10 +105,12 @@ class Engine(abc.ABC):
         self.task, self.model, self.optimizer = task, model, optimizer
         self.enable_xla, self.cuda_graph = enable_xla, cuda_graph
         self.compiler_options: dict[str, Any] = {}  # of XLA, on JAX; set them before `build`
+        self.deterministic: bool | Literal["auto"] = "auto"  # on a GPU; set it before `build`
         self.settings: dict[str, Any] = {}  # how the model was prepared, for the run's record
         self.measures_norms = False  # of gradients and weights; set it before `build`
         self.variables: dict[str, keras.Variable] = {}
         self.frozen: list[str] = []  # keys of variables that no step changes; set by `build`
+        self.unassigned: set[str] = set()  # keys of variables that no step assigns through Keras; set by `build`
         self.windows: dict[str, WindowSums] = {}
         self._used: list[keras.Variable] = []  # the variables that steps use; set by `build`
         self.watched_log = ""  # the name of the training log that must stay finite; set by `build`
@@ -114,6 +120,7 @@ class Engine(abc.ABC):
         self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
         self._full_batch = 1  # its samples; set by `build`
         self._label_classes: set[int] = set()
+        self._output_structure: Any = {}  # the nesting of what the validation step returns; set when it is traced
         self._not_numbers: set[str] = set()  # names of results of `reduce_aggregated_logs` that cannot be logged
         self._resident: dict[str, ResidentData] = {}  # by kind: `train`, `validation`
         self._resident_shapes: dict[str, Any] = {}  # of the arrays that programs were compiled for
@@ -174,11 +181,13 @@ class Engine(abc.ABC):
         self.watched_log = watched_log(list(shapes.get("train", {})), self.task)
         if self.watched_log and self._sees_whole_loss:
             self.windows["train"].watch(self.watched_log)
-        self._used = list(watched.all)
-        self.variables = states.collect(self._owners(self._used), self._used)
-        states.check_held(self.variables, watched.all)
+        self._used = watched.all
+        self.variables = self._collected()
+        states.check_held(self.variables, self._used)
+        states.warn_of_untrained(self.variables)
         slots = {id(variable) for one in self.optimizers for variable in one.variables}  # not assigned through Keras
         self.frozen = states.frozen(self.variables, watched.assigned | slots)
+        self.unassigned = {key for key, variable in self.variables.items() if id(variable) not in watched.assigned}
 
     def release(self) -> None:
         """Drops the references to the task and its data, and copies of the state; compiled programs stay."""
@@ -195,7 +204,7 @@ class Engine(abc.ABC):
         """
         self.task = task
         task.label_classes = min(self._label_classes, default=None)
-        held = states.collect(self._owners(self._used), self._used)
+        held = self._collected()
         if held.keys() != self.variables.keys() or any(held[key] is not self.variables[key] for key in held):
             return False
         self.pull()
@@ -203,6 +212,10 @@ class Engine(abc.ABC):
             self.reset(kind)
         self.is_reused = True
         return True
+
+    def _collected(self) -> dict[str, keras.Variable]:
+        """Returns every variable of the run by key."""
+        return states.collect(self._owners(self._used), self._used, self.task.keeps_other_variables)
 
     def _metrics(self, kind: str, own: Mapping[str, list[keras.Metric]]) -> list[keras.Metric]:
         """Returns the metrics of the task and of the model, some of which exist only after a step was traced."""
@@ -241,7 +254,7 @@ class Engine(abc.ABC):
             logged["train"] = train_logs(shapes, self.task)
         if validation_batch is not None:
             metrics = self._metrics("validation", own)
-            shapes = self._trace(lambda b: self._user_validation(b, metrics), validation_batch)
+            shapes = self._trace(lambda b: logs_in(self._user_validation(b, metrics)), validation_batch)
             logged["validation"] = validation_logs(shapes, self.task)
         return logged
 
@@ -259,11 +272,17 @@ class Engine(abc.ABC):
     def _user_step(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
         forget_scaled()
         batch = self.composed(batch)
-        return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task, "train_step")
+        return checked_logs(self.task.train_step(batch, self.model, self.optimizer, metrics), self.task)
 
     def _user_validation(self, batch: Batch, metrics: Sequence[keras.Metric]) -> dict[str, Any]:
+        """Returns the outputs of the step with their nesting."""
         batch = self.composed(batch)
-        return checked_logs(self.task.call_validation_step(batch, self.model, metrics), self.task, "validation_step")
+        return checked_outputs(self.task.call_validation_step(batch, self.model, metrics), self.task)
+
+    def _user_logs(self, kind: str, batch: Batch) -> dict[str, Any]:
+        """Runs the user's step of a kind; returns its logs."""
+        metrics = self.windows[kind].metrics
+        return self._user_step(batch, metrics) if kind == "train" else logs_in(self._user_validation(batch, metrics))
 
     def _train_step(self, batch: Batch) -> None:
         """Runs one training step and adds its logs to the window; the backend calls it inside of `_guarded`."""
@@ -295,14 +314,20 @@ class Engine(abc.ABC):
         weight = self.task.batch_weight(self.composed(part))
         return size_of(part) if weight is None else keras.ops.cast(weight, "float32")
 
-    def _validation_step(self, batch: Batch) -> dict[str, Any]:
-        """Runs one validation step and adds its logs to the window; returns its outputs."""
+    def _validation_step(self, batch: Batch) -> Any:
+        """Runs one validation step and adds its logs to the window; returns the leaves of its outputs.
+
+        A task that does not aggregate them has none. A plain list, because backends order dicts in their own ways.
+        """
         window = self.windows["validation"]
 
-        def step(part: Batch) -> dict[str, Any]:
+        def step(part: Batch) -> list[Any]:
             outputs = self._user_validation(part, window.metrics)
-            window.add(outputs, self._own_weight(part))
-            return outputs
+            window.add(logs_in(outputs), self._own_weight(part))
+            if not self.task.aggregates:
+                return []
+            self._output_structure = nest.structure(outputs)
+            return nest.flatten(outputs)
 
         return self._on_devices(step, batch)
 
@@ -323,7 +348,10 @@ class Engine(abc.ABC):
         """Returns the logs of a window as tensors; runs compiled."""
         logs, optimizer = self.windows[kind].read(), self.optimizer
         if kind == "train" and optimizer is not None:
-            logs.update(learning_rate=logs.get("learning_rate", optimizer.learning_rate), **updates(optimizer))
+            rate = getattr(optimizer, "learning_rate", None)  # an optimizer of several has none of its own
+            logs.update(
+                {} if rate is None else {"learning_rate": logs.get("learning_rate", rate)}, **updates(optimizer)
+            )
         return {name: keras.ops.convert_to_tensor(value) for name, value in logs.items()}
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -488,9 +516,9 @@ class Engine(abc.ABC):
                     break
                 if before_call is not None:
                     before_call(done)
-                outputs = self._validate_and_time(piece)
+                leaves = self._validate_and_time(piece)
                 if self.task.aggregates:
-                    gathered = self.task.aggregate_logs(gathered, host_outputs(outputs))
+                    gathered = self.task.aggregate_logs(gathered, host_outputs(self._output_structure, leaves))
                 done += piece.count
                 if after_call is not None and not after_call(done):
                     break
@@ -498,19 +526,19 @@ class Engine(abc.ABC):
         if loss_name is not None and self.task.loss in logs:
             logs = {loss_name: logs.pop(self.task.loss), **logs}
         if gathered is not None and not (isinstance(gathered, dict | list | tuple) and not gathered):
-            results = self.task.reduce_aggregated_logs(gathered, global_step)
+            results = self.task.reduce_aggregated_logs(gathered, GlobalStep(global_step))
             logs.update(reduced_logs(results, self._not_numbers))
         return logs, done
 
-    def _validate_and_time(self, piece: Piece) -> dict[str, Any]:
+    def _validate_and_time(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
         """Evaluates a piece; where nothing is trained, its duration is the one that `call_length` needs."""
         measuring = "train" not in self.windows and self.call_length.measuring
         begin = time.perf_counter()
-        outputs = self._validate(piece)
+        leaves = self._validate(piece)
         if measuring:
             self.wait()
             self.call_length.record(time.perf_counter() - begin)
-        return outputs
+        return leaves
 
     @contextlib.contextmanager
     def _preserved_training_window(self) -> Iterator[None]:
@@ -686,6 +714,18 @@ class Engine(abc.ABC):
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
 
+    @property
+    def exactness(self) -> dict[str, Any]:
+        """How far the bits of the steps so far can be repeated on this device; see `exactness.py`.
+
+        Empty on a CPU, where they always can, and before the first step.
+        """
+        if self.describe()["device"] == "cpu":
+            return {}
+        if self.deterministic is False:
+            return {"level": exactness.NONE, "reason": exactness.NOT_REQUESTED}
+        return {"level": exactness.OPTION}
+
     @abc.abstractmethod
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         """Traces a step on the shapes of a batch, without changing any variable; returns the shapes of its outputs."""
@@ -735,8 +775,11 @@ class Engine(abc.ABC):
         """Runs the training steps of a piece; may return before the device has finished."""
 
     @abc.abstractmethod
-    def _validate(self, piece: Piece) -> dict[str, Any]:
-        """Runs the validation steps of a piece; returns the outputs of a single step on the host."""
+    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
+        """Runs the validation steps of a piece; returns what `_validation_step` returned for a single step.
+
+        On the host, with one array per replica for each leaf. Empty if the task does not aggregate it.
+        """
 
     @abc.abstractmethod
     def wait(self) -> None:

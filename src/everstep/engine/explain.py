@@ -7,22 +7,26 @@ advance: a cause is searched for only after something has failed.
 import ast
 import contextlib
 import inspect
+import itertools
 import re
 import sys
 import textwrap
+import traceback
 import types
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 
 from everstep.data import nest
 from everstep.data.sparse import RaggedArray, SparseArray
-from everstep.errors import Problem, TrainingError, UsageError, own_frames, plain_text, wants_traceback
+from everstep.engine.replaced import replaced
+from everstep.errors import Problem, TrainingError, UsageError, cause_in_keras, own_frames, wants_traceback
+from everstep.task.compiled import CompiledTask
 from everstep.task.task import unpack
 from everstep.types import Batch
 
-_AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments received by .*$")
 _SHAPES = re.compile("shape|rank|dimension|broadcast|size of tensor|size mismatch", re.IGNORECASE)
 
 _SPARSE_LOSS = ("`target.ndim - 1`", "same shape up until the last dimension")
@@ -46,7 +50,7 @@ def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Itera
     except (UsageError, TrainingError, NotImplementedError):
         raise
     except Exception as error:
-        text = _AROUND.sub("", plain_text(error)).strip().rstrip(".")
+        text = cause_in_keras(error)
         given = [batch for batch in batches if batch is not None]
         problems = [found for batch in given if (found := _wrong_inputs(model, batch) or _wrong_labels(batch, text))]
         if not problems and not own_frames(error, below=__file__) and _SHAPES.search(text):
@@ -72,6 +76,9 @@ def _wrong_inputs(model: keras.Model, batch: Batch) -> Problem | None:
         return None
     for tensor, array in zip(expected, given, strict=True):
         wanted, shape = tuple(tensor.shape), tuple(array.shape)
+        if _fits(wanted[1:], shape) and not _fits(wanted[1:], shape[1:]):
+            text = f"the data yields single samples of the shape {shape}, but the model takes batches of them"
+            return Problem("x", text, remedy="yield batches: dataset.batch(size), or np.stack(samples)")
         if len(wanted) not in (len(shape), len(shape) + 1, len(shape) - 1) or not _fits(wanted[1:], shape[1:]):
             which = f"its input {tensor.name!r}" if len(expected) > 1 else "its input"
             text = f"the samples have the shape {shape[1:]}, but the model was built for {wanted[1:]} at {which}"
@@ -137,7 +144,7 @@ def _shape_problem(error: Exception, text: str, model: keras.Model, batch: Batch
 @contextlib.contextmanager
 def explain(task: Any) -> Iterator[None]:
     """Explains errors of steps that cannot be compiled by what to change in the task."""
-    with _explained_tape(task), _explained_keras(task), _compiled_metrics():
+    with _explained_tensorflow(task), _explained_keras(task), _compiled_metrics():
         yield
 
 
@@ -147,26 +154,28 @@ def _compiled_metrics() -> Iterator[None]:
 
     Keras 3 always has the attribute on TensorFlow and never elsewhere, so `if model.compiled_metrics:` would not work.
     """
-    name = "compiled_metrics"
-    if name in vars(keras.Model):  # nested blocks
+    with replaced(keras.Model, "compiled_metrics", property(lambda model: model._compile_metrics)):
         yield
-        return
-    setattr(keras.Model, name, property(lambda model: model._compile_metrics))
-    try:
-        yield
-    finally:
-        delattr(keras.Model, name)
 
 
 @contextlib.contextmanager
-def _explained_tape(task: Any) -> Iterator[None]:
-    """Explains errors of a step that opens a `tf.GradientTape` on another backend by the lines that use it."""
+def _explained_tensorflow(task: Any) -> Iterator[None]:
+    """Explains errors of a step that uses TensorFlow on another backend by the lines that use it."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
-        lines = tape_lines(task) if keras.backend.backend() != "tensorflow" else []
+        if keras.backend.backend() == "tensorflow":
+            raise
+        lines = tape_lines(task)
+        if not lines and (line := _line_that_calls_tensorflow(error)):
+            raise UsageError(
+                "calls TensorFlow in a step, which works only on TensorFlow, but the backend is "
+                f"{keras.backend.backend()!r}",
+                key=type(task).__name__,
+                remedy=f"use keras.ops, which works on every backend, instead of\n  {line}",
+            ) from error
         if not lines:
             raise
         raise UsageError(
@@ -176,6 +185,15 @@ def _explained_tape(task: Any) -> Iterator[None]:
             remedy="use everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), which works on every "
             "backend, instead of\n" + "\n".join(f"  {line}" for line in lines),
         ) from error
+
+
+def _line_that_calls_tensorflow(error: Exception) -> str:
+    """Returns the line of the user's, as `file:line: code`, that called the code of TensorFlow which failed."""
+    own = {(frame.filename, frame.lineno) for frame in own_frames(error, below=__file__)}
+    for caller, called in itertools.pairwise(traceback.extract_tb(error.__traceback__)):
+        if (caller.filename, caller.lineno) in own and "tensorflow" in Path(called.filename).parts:
+            return f"{caller.filename}:{caller.lineno}: {caller.line}"
+    return ""
 
 
 @contextlib.contextmanager
@@ -192,18 +210,29 @@ def _explained_keras(task: Any) -> Iterator[None]:
                 "keras.random",
             ) from error
         raise
-    except TypeError as error:
-        if "bool" in str(error) and ("symbolic" in str(error) or "traced array" in str(error)):
+    except (TypeError, AttributeError, NotImplementedError) as error:
+        text = str(error).lower()
+        converted = "symbolic" in text or "traced array" in text or "concrete value is expected" in text
+        # Keras replaces the error of JAX by one of the same class, which that class does not allow.
+        if "_error_repr" in text or (converted and any(word in text for word in _PYTHON_VALUES)):
             raise decided_in_python(task) from error
         raise
 
 
+_PYTHON_VALUES = ("bool", "float(", "int(", "concrete value", "to a numpy array")
+"""Parts of the messages of backends about a tensor that is converted to a value of Python."""
+
+
 def decided_in_python(task: Any) -> UsageError:
-    """Returns the error for a step with `if tensor:`."""
+    """Returns the error for a step with `if tensor:`, `float(tensor)` and the like."""
+    remedy = "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
+    owner = task.build_model() if isinstance(task, CompiledTask) else task
+    if getattr(owner, "run_eagerly", False):
+        remedy += "; steps are compiled, also with run_eagerly=True: only on PyTorch such code runs as it is"
     return UsageError(
         "decides in Python on a value that is known only when the step runs",
-        key=type(task).__name__,
-        remedy="use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where",
+        key=type(owner).__name__,
+        remedy=remedy,
     )
 
 

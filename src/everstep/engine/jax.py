@@ -7,7 +7,8 @@ The whole step runs inside a `StatelessScope` over all variables. How n steps ar
   number n is an input, so that one program serves calls of every length.
 - `scan`, elsewhere: a `lax.scan` over n stacked batches, compiled for each length. A GPU would wait for the host before
   each step of a loop whose length the program does not know.
-- `single`, for a step with a convolution on a CPU: inside a loop it is several times slower and gives other bits.
+- `single`, for a step with a convolution on a CPU: inside a loop it is several times slower and gives other bits. On a
+  GPU, for steps of a millisecond and more: `certified.py` decides that at the first one.
 
 Several devices (`mesh.py`) share the batch, and may share the state: then each holds a part of the large variables.
 
@@ -15,6 +16,7 @@ How many steps n one call runs is decided by `call_length.py`.
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections import deque
@@ -35,16 +37,18 @@ from everstep.engine import flops
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import most_steps
+from everstep.engine.certified import Certifier, options_of
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.mesh import DeviceMesh, current_mesh, is_divided
 from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.programs import current_programs
 from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
 from everstep.task.grad import ChainedScope
-from everstep.task.task import unpack
+from everstep.task.task import Task, unpack
 from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
 logger = logging.getLogger(__name__)
@@ -109,7 +113,7 @@ class JaxEngine(Engine):
         return {name: tuple(value.shape) for name, value in outputs.items()}
 
     def _compile(self) -> None:
-        if self._single or (jax.default_backend() == "cpu" and current_mesh() is None):
+        if not self._certifies and (self._single or (jax.default_backend() == "cpu" and current_mesh() is None)):
             self._loop_lengths = "single" if self._single else "any"
             self._plan_calls()
         self._state_variables = list(self.variables.values())
@@ -125,13 +129,93 @@ class JaxEngine(Engine):
         self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
         self._mesh = current_mesh()
         self._place_variables()
-        options: dict[str, Any] = {"donate_argnums": 0, "compiler_options": self.compiler_options or None}
-        if self._mesh is not None:
-            options["out_shardings"] = self._shardings, self._mesh.everywhere, self._mesh.everywhere
-        self._train_many = jax.jit(self._loop("train", self._train_step), **options)
-        self._validate_many = jax.jit(self._loop("validation", self._validation_step), **options)
+        self._functions: dict[tuple[str, str], Any] = {}  # by kind and way of lowering
+        self._compiled: dict[Any, Any] = {}  # certified programs by kind and shapes of their batches
+        self._certifier = self._new_certifier()
         reading = {} if self._mesh is None else {"out_shardings": (self._shardings, self._mesh.everywhere)}
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1, **reading)
+
+    @property
+    def _certifies(self) -> bool:
+        """Whether programs may differ from process to process, and operations may race: on a GPU."""
+        return jax.default_backend() == "gpu"
+
+    def _new_certifier(self) -> Certifier | None:
+        """Returns what certifies programs; None where every program repeats, and in several processes.
+
+        Several processes could repeat a step only together: they use XLA's option for deterministic operations.
+        """
+        if not self._certifies:
+            return None
+        if self._mesh is not None and self._mesh.spans_processes:
+            self.compiler_options = {**self.compiler_options, **options_of(self.deterministic)}
+            return None
+        certifier = Certifier(self.deterministic, self.compiler_options, current_programs())
+        self._plan_as_certified(certifier)
+        return certifier
+
+    def _plan_as_certified(self, certifier: Certifier) -> None:
+        """Plans calls of one step where the certifier has decided so, maybe in an earlier attempt."""
+        for kind, call_length in self._call_lengths.items():
+            if certifier.runs_several(kind) is False:
+                call_length.use_single_steps()
+
+    @property
+    def exactness(self) -> dict[str, Any]:
+        """How far the bits of the steps so far can be repeated; see `Engine.exactness`."""
+        return super().exactness if self._certifier is None else self._certifier.exactness
+
+    def _function(self, kind: str, lowered: str = "plain") -> Any:
+        """Returns the jitted function of the steps of a kind."""
+        if (kind, lowered) not in self._functions:
+            options: dict[str, Any] = {"donate_argnums": 0}
+            if self._certifier is None:
+                options["compiler_options"] = self.compiler_options or None
+            if self._mesh is not None:
+                options["out_shardings"] = self._shardings, self._mesh.everywhere, self._mesh.everywhere
+            step = self._train_step if kind == "train" else self._validation_step
+            self._functions[kind, lowered] = jax.jit(self._loop(kind, step), **options)
+        return self._functions[kind, lowered]
+
+    def _run_steps(self, kind: str, state: list, block: Any) -> tuple[list, Any, Any]:
+        """Runs the compiled steps of a block; the first call of a program certifies it."""
+        if self._certifier is None:
+            return self._function(kind)(state, block)
+        if _steps_of(block) > 1 and not self._certifier.runs_several(kind):  # or not yet decided
+            return self._step_by_step(kind, state, block)
+        leaves, structure = jax.tree.flatten(block)
+        program = kind, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if (compiled := self._compiled.get(program)) is not None:
+            return compiled(state, block)
+        single_steps = functools.partial(self._step_by_step, kind) if _steps_of(block) > 1 else None
+        function, changing = functools.partial(self._function, kind), self._changed_by(kind)
+        compiled, results = self._certifier.first_call(
+            kind, function, self._on_device(state), block, changing, single_steps
+        )
+        if compiled is not None:
+            self._compiled[program] = compiled
+        self._plan_as_certified(self._certifier)
+        return results
+
+    def _on_device(self, state: list) -> list:
+        """Returns the state with values of the host, such as a window that was just opened, on the devices."""
+        if self._mesh is None:
+            return jax.device_put(state)
+        return [value if isinstance(value, jax.Array) else self._mesh.copy_to_all(value) for value in state]
+
+    def _changed_by(self, kind: str) -> list[int]:
+        """Returns the positions of the variables that steps of a kind may change."""
+        if kind == "train":
+            return [n for n, key in enumerate(self.variables) if key not in self.frozen]
+        roles = ("model/", "optimizer/")
+        return [n for n, (key, v) in enumerate(self.variables.items()) if not (v.trainable and key.startswith(roles))]
+
+    def _step_by_step(self, kind: str, state: list, block: Any) -> tuple[list, Any, Any]:
+        """Runs the steps of a block in a call each."""
+        results: tuple[list, Any, Any] = state, [], None
+        for number in range(_steps_of(block)):
+            results = self._run_steps(kind, results[0], _one_of(block, number))
+        return results
 
     def _place_variables(self) -> None:
         """Decides where each variable is, and places the Keras objects there if variables are divided."""
@@ -148,6 +232,18 @@ class JaxEngine(Engine):
             self._is_shared[position] = self._is_divided[position]
             variable._layout = self._shardings[position]  # of whatever is assigned to it from now on
             variable.assign(variable.value)
+
+    def reuse(self, task: Task) -> bool:
+        """Replaces the task; see `Engine.reuse`. The programs are those of the new run as well."""
+        programs = current_programs()
+        if self._certifier is not None and not self._certifier.programs.agrees_with(programs):
+            return False
+        if not super().reuse(task):
+            return False
+        if self._certifier is not None:
+            self._certifier.move_to(programs)
+            self._plan_as_certified(self._certifier)
+        return True
 
     def release(self) -> None:
         """Drops the references to the task and to copies of the state, which the Keras objects hold."""
@@ -169,7 +265,7 @@ class JaxEngine(Engine):
     def _loop(self, kind: str, step: Callable[[Batch], Any]) -> Callable[[list, Any], tuple[list, Any, Any]]:
         """Returns a function that runs a step on every batch of a block, and then reads the logs of the window.
 
-        It also returns the outputs of a single step, if the task aggregates them. The Python code of a step runs once
+        It also returns what a single step returned. The Python code of a step runs once
         for each shape of its batch, not again for each length of a call: JAX keeps what it has traced (`inline`: the
         programs are the same as without it).
         """
@@ -193,7 +289,7 @@ class JaxEngine(Engine):
                 values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
                 values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
-            return values, read(values, kind)[1], outputs if self.task.aggregates else None
+            return values, read(values, kind)[1], outputs
 
         return many
 
@@ -258,7 +354,7 @@ class JaxEngine(Engine):
 
     def _train(self, piece: Piece) -> None:
         with _explained_lowering():
-            self._values, logs, _ = self._train_many(self._values, piece.placed)
+            self._values, logs, _ = self._run_steps("train", self._values, piece.placed)
         self._logs = {"train": logs}
         self._await_earlier_calls(logs)
 
@@ -268,13 +364,13 @@ class JaxEngine(Engine):
         while len(self._pending) > IN_FLIGHT:
             jax.block_until_ready(self._pending.popleft())
 
-    def _validate(self, piece: Piece) -> dict[str, Any]:
+    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
         placed = self._single_step(piece) if self.task.aggregates else piece.placed
         with _explained_lowering():
-            self._values, logs, outputs = self._validate_many(self._values, placed)
+            self._values, logs, leaves = self._run_steps("validation", self._values, placed)
         self._logs = {"validation": logs}
         self._await_earlier_calls(logs)
-        return {name: (np.asarray(value),) for name, value in (outputs or {}).items()}
+        return [(np.asarray(leaf),) for leaf in leaves or []]
 
     def _single_step(self, piece: Piece) -> Any:
         """Returns what is placed of a single batch, for the program that returns the outputs of one step."""
@@ -350,7 +446,8 @@ class JaxEngine(Engine):
         block = nest.map_leaves(lambda leaf: _abstract(leaf, (1,)), batch)
         before = self.compilations
         try:
-            return flops.of_jax_program(self._train_many.trace(self._values, block))
+            traced = next((function for (kind, _), function in self._functions.items() if kind == "train"), None)
+            return flops.of_jax_program((traced or self._function("train")).trace(self._values, block))
         finally:
             self.compilations = before
 
@@ -476,15 +573,6 @@ def _explained_lowering() -> Iterator[None]:
     """Explains errors of steps that JAX cannot compile for this device."""
     try:
         yield
-    except IndexError as error:
-        if "raw_hash_map" not in str(error):
-            raise
-        raise UsageError(
-            "XLA cannot run this step with deterministic operations (seen with JAX 0.11 and language models on a GPU)",
-            key="runtime.deterministic",
-            received=True,
-            remedy="set it to false, which gives up exact repetition on this device, or use another version of JAX",
-        ) from error
     except ValueError as error:
         if "is not supported by dot_general on CPU" not in str(error):
             raise
@@ -550,6 +638,21 @@ def _checksum(value: jax.Array) -> jax.Array:
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+def _steps_of(block: Any) -> int:
+    """Returns how many batches a placed block holds, where their number is part of its shape."""
+    items = block.rows if isinstance(block, PlacedRows) else block
+    return jax.tree.leaves(items)[0].shape[0]
+
+
+def _one_of(block: Any, number: int) -> Any:
+    """Returns one batch of a placed block, as a block of its own."""
+    if isinstance(block, PlacedRows):
+        return PlacedRows(block.arrays, _one_of(block.rows, number))
+    return jax.tree.map(
+        lambda leaf: jax.device_put(jax.lax.dynamic_slice_in_dim(leaf, number, 1), leaf.sharding), block
+    )
 
 
 def _uses(jaxpr: Any, primitive: str) -> bool:

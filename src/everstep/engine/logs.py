@@ -1,13 +1,16 @@
 """The logs that steps return: checked when a step is traced, and converted to numbers on the host."""
 
 import logging
+import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import keras
 import numpy as np
 
+from everstep.data import nest
 from everstep.errors import UsageError, kind_of, nearest
 from everstep.task.grad import as_scalar
 from everstep.task.task import Task
@@ -24,9 +27,26 @@ class HostArray(np.ndarray):
         return np.asarray(self)
 
 
-def host_outputs(outputs: Mapping[str, Any]) -> dict[str, tuple[HostArray, ...]]:
-    """Returns the outputs of one step as `aggregate_logs` receives them: for each name, one array per replica."""
-    return {name: tuple(np.asarray(part).view(HostArray) for part in parts) for name, parts in outputs.items()}
+class GlobalStep(int):
+    """A number of steps that also has `numpy()`, as the variable has which TensorFlow programs pass."""
+
+    def numpy(self) -> np.int64:
+        """Returns the number as NumPy's, the type of the variable."""
+        return np.int64(self)
+
+
+def host_outputs(structure: Any, leaves: Iterable[Sequence[np.ndarray]]) -> dict[str, Any]:
+    """Returns the outputs of one step as `aggregate_logs` receives them.
+
+    Args:
+      structure: The nesting of what the step has returned.
+      leaves: For each leaf, from left to right, one array per replica.
+    """
+    left = iter(leaves)
+    outputs: dict[str, Any] = nest.map_leaves(
+        lambda _: tuple(np.asarray(part).view(HostArray) for part in next(left)), structure
+    )
+    return outputs
 
 
 def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, Any]:
@@ -44,12 +64,12 @@ def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, 
         raise UsageError(
             f"returned {kind_of(results)}, must return a dict of names and numbers", key="reduce_aggregated_logs"
         )
-    numbers: dict[str, Any] = {}
+    logs: dict[str, Any] = {}
     for name, value in (results or {}).items():
         if isinstance(value, Mapping):
-            numbers[name] = reduced_logs(value, skipped, f"{above}{name}|")
+            logs[name] = reduced_logs(value, skipped, f"{above}{name}|")
         elif (number := _number(value)) is not None:
-            numbers[name] = number
+            logs[name] = number
         elif f"{above}{name}" not in skipped:
             skipped.add(f"{above}{name}")
             shape = getattr(value, "shape", None)
@@ -58,7 +78,7 @@ def reduced_logs(results: Any, skipped: set[str], above: str = "") -> dict[str, 
                 type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}",
                 f"{above}{name}",
             )
-    return numbers
+    return logs
 
 
 def _number(value: Any) -> float | None:
@@ -101,24 +121,73 @@ def _array(parts: Mapping[tuple[int, ...], float]) -> np.ndarray:
     return array
 
 
-def checked_logs(logs: Any, task: Task, step: str) -> dict[str, Any]:
-    """Returns the logs of a step as a flat dict, with a loss of shape `[1]` as a scalar.
+def checked_logs(returned: Any, task: Task) -> dict[str, Any]:
+    """Returns the logs of a train step as a flat dict, with a loss of shape `[1]` as a scalar.
 
     Logs may be nested: `{m.name: m.result() for m in model.metrics}` has a dict inside.
 
     Raises:
       UsageError: The step returned something else.
     """
-    if logs is not None and not isinstance(logs, Mapping):
+    logs = _flat(_as_dict(returned, task, "train_step"))
+    for name, value in logs.items():
+        if isinstance(value, list | tuple):
+            raise UsageError(
+                f"returned {name!r} as {kind_of(value)}",
+                key=f"{type(task).__name__}.train_step",
+                remedy="return scalars, for example keras.ops.mean(value)",
+            )
+    return _with_scalar_loss(logs, task)
+
+
+def checked_outputs(returned: Any, task: Task) -> dict[str, Any]:
+    """Returns the outputs of a validation step: any nesting of dicts, lists and tuples, with tensors as leaves.
+
+    Raises:
+      UsageError: The step returned something else.
+    """
+    outputs = _as_dict(returned, task, "validation_step")
+    for path, leaf in nest.walk(outputs):
+        if not (keras.ops.is_tensor(leaf) or isinstance(leaf, _CONVERTIBLE)):
+            raise UsageError(
+                f"returned {kind_of(leaf)} as {path}",
+                key=f"{type(task).__name__}.validation_step",
+                remedy="return tensors and numbers, in dicts, lists and tuples",
+            )
+    return _with_scalar_loss(nest.map_leaves(_as_tensor, outputs), task)
+
+
+_CONVERTIBLE = (numbers.Number, np.ndarray, np.generic, keras.Variable)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    return leaf if keras.ops.is_tensor(leaf) else keras.ops.convert_to_tensor(leaf)
+
+
+def logs_in(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the outputs of a validation step that have names: those in dicts, not those in lists or tuples."""
+    return {name: value for name, value in _flat(outputs).items() if not isinstance(value, list | tuple | NoneType)}
+
+
+def _as_dict(returned: Any, task: Task, step: str) -> dict[str, Any]:
+    if returned is not None and not isinstance(returned, Mapping):
         raise UsageError(
-            f"returned {kind_of(logs)}, must return a dict",
+            f"returned {kind_of(returned)}, must return a dict",
             key=f"{type(task).__name__}.{step}",
             remedy="return {self.loss: loss}",
         )
+    return dict(returned or {})
+
+
+def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in (logs or {}).items():
-        flat |= checked_logs(value, task, step) if isinstance(value, Mapping) else {name: value}
-    return {**flat, task.loss: as_scalar(flat[task.loss])} if task.loss in flat else flat
+    for name, value in logs.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+    return flat
+
+
+def _with_scalar_loss(logs: dict[str, Any], task: Task) -> dict[str, Any]:
+    return {**logs, task.loss: as_scalar(logs[task.loss])} if task.loss in logs else logs
 
 
 def train_logs(shapes: Mapping[str, tuple], task: Task) -> dict[str, tuple]:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from everstep.engine.sharded_init import created_in_parts, of_all_processes
 from everstep.engine.sharding import DATA, Axes, Sharding, ShardingPlan, Spec, check_batch, check_size
+from everstep.errors import warning_text
 
 logger = logging.getLogger(__name__)
 
@@ -197,13 +198,14 @@ class DeviceMesh:
         self._uneven_in_a_row = self._uneven_in_a_row + uneven[0].shape[0] if uneven else 0
         if self._uneven_in_a_row > 1 and not self._has_warned:
             self._has_warned = True
-            logger.warning(
-                "batches of %d samples cannot be shared evenly by %d devices, so each device computes the whole batch: "
-                "set task.train_data.global_batch_size, and that of task.validation_data, to a multiple of %d",
-                uneven[0].shape[1],
-                self.num_replicas_in_sync,
-                self.num_replicas_in_sync,
+            devices = self.num_replicas_in_sync
+            text = warning_text(
+                f"batches of {uneven[0].shape[1]} samples cannot be shared evenly by {devices} devices, so each device "
+                "computes the whole batch",
+                remedy=(f"set {{batch}}, also of the validation data, to a multiple of {devices}",),
+                mentions={"batch": "task.train_data.global_batch_size"},
             )
+            logger.warning("%s", text)
 
 
 def is_divided(sharding: NamedSharding, shape: Sequence[int]) -> bool:

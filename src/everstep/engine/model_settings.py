@@ -21,13 +21,13 @@ def prepare_model(model: keras.Model, runtime: RuntimeConfig) -> dict[str, Any]:
       UsageError: The model or the backend does not allow it.
     """
     settings: dict[str, Any] = {"deterministic": runtime.deterministic}
-    if not runtime.deterministic:
-        logger.warning("runtime.deterministic=false: on a GPU the same run may end with other bits, also when resumed")
+    if runtime.deterministic is False:
+        logger.warning("deterministic=false: on a GPU the same run may end with other bits, also when resumed")
     if runtime.float8:
         settings["float8"] = use_float8(model)
     if layers := rematerialize(model, runtime.remat):
         settings["remat"] = layers
-    if options := compiler_options(runtime.xla_preset, runtime.deterministic):
+    if options := compiler_options(runtime.xla_preset):
         settings["compiler_options"] = options
     return settings
 

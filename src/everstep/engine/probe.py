@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import keras.src.backend as keras_backend
 
+from everstep.engine.replaced import current, replaced
 from everstep.errors import UsageError
 
 
@@ -28,15 +29,15 @@ class Watched:
 
     @property
     def all(self) -> list[keras.Variable]:
-        """All recorded variables."""
-        return [*self.created, *self.touched.values()]
+        """All recorded variables, in the order in which steps use them; a created one may be listed twice."""
+        return [*self.touched.values(), *self.created]
 
 
 @contextlib.contextmanager
 def watch_variables() -> Iterator[Watched]:
-    """Yields a record of the variables that are created, read or assigned inside the block."""
+    """Yields a record of the variables that this thread creates, reads or assigns inside the block."""
     watched = Watched()
-    init, value, assign = _explained_init(), keras.Variable.value, keras.Variable.assign
+    init, value, assign = _explained_init(), current(keras.Variable, "value"), current(keras.Variable, "assign")
 
     def watched_init(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
@@ -52,9 +53,9 @@ def watch_variables() -> Iterator[Watched]:
         return assign(self, new)
 
     with (
-        replaced("__init__", watched_init),
-        replaced("value", property(watched_value)),
-        replaced("assign", watched_assign),
+        replaced(keras.Variable, "__init__", watched_init),
+        replaced(keras.Variable, "value", property(watched_value)),
+        replaced(keras.Variable, "assign", watched_assign),
     ):
         yield watched
 
@@ -88,13 +89,13 @@ def no_new_variables() -> Iterator[None]:
         init(self, *args, **kwargs)
         raise _created_inside(self.path)
 
-    with replaced("__init__", refuse):
+    with replaced(keras.Variable, "__init__", refuse):
         yield
 
 
 def _explained_init() -> Callable[..., None]:
     """Returns the constructor of variables, with an explained error if the backend cannot create one while tracing."""
-    init = keras.Variable.__init__
+    init = current(keras.Variable, "__init__")
 
     def explained(self: keras.Variable, *args: Any, **kwargs: Any) -> None:
         try:
@@ -115,20 +116,6 @@ def _created_inside(name: str) -> UsageError:
     )
 
 
-@contextlib.contextmanager
-def replaced(name: str, replacement: Any) -> Iterator[None]:
-    """Replaces an attribute of `keras.Variable` inside the block."""
-    own = vars(keras.Variable).get(name)
-    setattr(keras.Variable, name, replacement)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(keras.Variable, name)
-        else:
-            setattr(keras.Variable, name, own)
-
-
 @dataclasses.dataclass(frozen=True)
 class SparseLabels:
     """The labels that a sparse cross-entropy was called with, and the number of classes."""
@@ -145,7 +132,7 @@ def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
       clip: Whether to clip labels that are out of range, which would fail; for calls whose result is not used.
     """
     seen: list[SparseLabels] = []
-    original = keras_backend.nn.sparse_categorical_crossentropy
+    original = current(keras_backend.nn, "sparse_categorical_crossentropy")
 
     def watched(target: Any, output: Any, from_logits: bool = False, axis: int = -1) -> Any:
         classes = output.shape[axis]
@@ -154,8 +141,5 @@ def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
             target = keras.ops.clip(target, 0, classes - 1) if clip else target
         return original(target, output, from_logits=from_logits, axis=axis)
 
-    keras_backend.nn.sparse_categorical_crossentropy = watched
-    try:
+    with replaced(keras_backend.nn, "sparse_categorical_crossentropy", watched):
         yield seen
-    finally:
-        keras_backend.nn.sparse_categorical_crossentropy = original

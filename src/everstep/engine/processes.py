@@ -327,7 +327,7 @@ class SharedSteps:
           step: The step.
           batch: The rows of this process.
           assembled: Returns some rows of a sparse or ragged tensor.
-          returns_outputs: Whether to return the outputs of the step, for the whole batch.
+          returns_outputs: Whether to return what the step returns, a list of tensors, for the whole batch.
         """
         share = ProcessShare(self._processes, self.lengths)
 
@@ -339,7 +339,7 @@ class SharedSteps:
             outputs = step(batch)
         if not returns_outputs:
             return None
-        return {name: share.output(value) for name, value in outputs.items()}
+        return [share.output(leaf) for leaf in outputs]
 
 
 def results_in_logs(window: WindowSums, step: Callable[[], Mapping[str, Any]]) -> None:

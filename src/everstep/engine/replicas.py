@@ -17,7 +17,9 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from everstep.data import nest
+from everstep.engine.replaced import acting_for, replaced_in_all_threads, this_thread
 from everstep.engine.shares import Share
+from everstep.errors import warning_text
 from everstep.task.grad import current_share, on_replica
 from everstep.types import Batch
 
@@ -38,20 +40,30 @@ class Replicas:
         if self.is_alone:  # unlike a strategy of one device, which needs its context
             return step(batch)
         if self.count == 1:
-            return self.strategy.run(step, args=(batch,))
+            return self._run(step, batch)
         self._warn_if_idle(batch)
         with as_on_one_device():
-            outputs = self.strategy.run(lambda whole: self._on_one(step, whole), args=(batch,))
+            outputs = self._run(lambda whole: self._on_one(step, whole), batch)
         if outputs is None or self._can_share(batch):
             return outputs
-        return {name: self.parts(value)[:1] for name, value in outputs.items()}
+        return nest.map_leaves(lambda value: self.parts(value)[0], outputs)
 
-    def results(self, outputs: Any) -> dict[str, tuple]:
-        """Returns the outputs on the host, as tuples with one entry per replica that had samples."""
-        return {name: tuple(part.numpy() for part in self.parts(value)) for name, value in outputs.items()}
+    def _run(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+        """Runs a step on every replica, each of which has a thread of its own."""
+        thread = this_thread()
+
+        def replica(part: Batch) -> Any:
+            with acting_for(thread):
+                return step(part)
+
+        return self.strategy.run(replica, args=(batch,))
+
+    def results(self, leaves: Sequence[Any]) -> list[tuple]:
+        """Returns the leaves of outputs on the host, as tuples with one entry per replica that had samples."""
+        return [tuple(part.numpy() for part in self.parts(leaf)) for leaf in leaves]
 
     def parts(self, value: Any) -> tuple:
-        """Returns the value of each replica."""
+        """Returns the value of each replica, or, of several processes, of each slice."""
         return value if isinstance(value, tuple) else self.strategy.experimental_local_results(value)
 
     def _on_one(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
@@ -71,12 +83,13 @@ class Replicas:
 
     def _warn_if_idle(self, batch: Batch) -> None:
         if self._is_first and not self._can_share(batch):
-            logger.warning(
-                "a batch of %d is too small for %d replicas, so each of them computes the whole batch: set a larger "
-                "task.train_data.global_batch_size, or that of task.validation_data, or use fewer devices",
-                min(_sizes(batch)),
-                self.count,
+            text = warning_text(
+                f"a batch of {min(_sizes(batch))} is too small for {self.count} replicas, so each of them computes the "
+                "whole batch",
+                remedy=("set a larger {batch}, also of the validation data", "use fewer devices"),
+                mentions={"batch": "task.train_data.global_batch_size"},
             )
+            logger.warning("%s", text)
         self._is_first = False
 
     def _slice(self, size: int, replica: int) -> slice:
@@ -116,12 +129,13 @@ def _reduced(how: Any, gradients: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def as_on_one_device() -> Iterator[None]:
-    """Replaces the functions of Keras that handle replicas inside the block."""
+    """Replaces the functions of Keras that handle replicas inside the block.
+
+    In all threads: TensorFlow starts further ones for an update.
+    """
     with contextlib.ExitStack() as stack:
         for owner, name, make in _CHANGES:
-            original = getattr(owner, name)
-            stack.callback(setattr, owner, name, original)
-            setattr(owner, name, make(original))
+            stack.enter_context(replaced_in_all_threads(owner, name, make))
         yield
 
 

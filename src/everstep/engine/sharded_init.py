@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from keras.src.random.seed_generator import draw_seed
 
-from everstep.engine.probe import replaced
+from everstep.engine.replaced import current, replaced
 from everstep.types import ArrayParts
 
 _WHOLE = (keras.initializers.Orthogonal,)
@@ -38,7 +38,7 @@ def created_in_parts(sharding_of: Callable[[Sequence[int]], NamedSharding]) -> I
     A variable passes through one device if it is created from an array, by a function, or by an initializer that needs
     the whole array or cannot be compiled.
     """
-    initialize, assign = keras.Variable._initialize, keras.Variable._direct_assign
+    initialize, assign = current(keras.Variable, "_initialize"), current(keras.Variable, "_direct_assign")
 
     def assign_on_all(self: keras.Variable, value: Any) -> None:
         assign(self, value if self._layout is None else of_all_processes(value, self._layout))
@@ -57,10 +57,10 @@ def created_in_parts(sharding_of: Callable[[Sequence[int]], NamedSharding]) -> I
         return np.array(on_every_host(self.value), dtype, copy=copy)
 
     with (
-        replaced("_initialize_with_initializer", initialize_by),
-        replaced("_initialize", initialize_with),
-        replaced("_direct_assign", assign_on_all),
-        replaced("__array__", as_numpy),
+        replaced(keras.Variable, "_initialize_with_initializer", initialize_by),
+        replaced(keras.Variable, "_initialize", initialize_with),
+        replaced(keras.Variable, "_direct_assign", assign_on_all),
+        replaced(keras.Variable, "__array__", as_numpy),
     ):
         yield
 
@@ -104,7 +104,8 @@ def without_values(smallest: int) -> Iterator[None]:
 
     They can be used where only shapes are computed: to build a model or an optimizer, to trace a step.
     """
-    initialize, initialize_later = keras.Variable._initialize_with_initializer, keras.Variable._deferred_initialize
+    initialize = current(keras.Variable, "_initialize_with_initializer")
+    initialize_later = current(keras.Variable, "_deferred_initialize")
 
     def initialize_by(self: keras.Variable, initializer: Callable[..., Any]) -> None:
         if math.prod(self.shape) < smallest:
@@ -116,7 +117,10 @@ def without_values(smallest: int) -> Iterator[None]:
         if math.prod(self.shape) < smallest:
             initialize_later(self)
 
-    with replaced("_initialize_with_initializer", initialize_by), replaced("_deferred_initialize", deferred):
+    with (
+        replaced(keras.Variable, "_initialize_with_initializer", initialize_by),
+        replaced(keras.Variable, "_deferred_initialize", deferred),
+    ):
         yield
 
 

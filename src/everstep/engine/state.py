@@ -2,14 +2,15 @@
 
 Keras paths are not stable: a second model in one process is `sequential_1/dense_3`, the path of a seed generator does
 not name its owner, and two optimizers or metrics may share a name. A key here is a role (`model`, `optimizer`,
-`metrics.train`, `task.<attribute>`, `model.<attribute>`, …) and the path below it, with the numbers that Keras added
-counted again per role. A variable whose key is taken, such as that of the same metric on two outputs, gets a number
-appended, in the order in which the owner holds them. The same program gives the same keys in every process and on every
-backend.
+`metrics.train`, `task.<attribute>`, `model.<attribute>`, `others`, …) and the path below it, with the numbers that
+Keras added counted again per role. A variable whose key is taken, such as that of the same metric on two outputs, gets
+a number appended, in the order in which the owner holds them. The same program gives the same keys in every process and
+on every backend.
 """
 
 import functools
 import itertools
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -20,11 +21,15 @@ from keras.src.utils.naming import to_snake_case
 
 from everstep.data import nest
 from everstep.errors import UsageError
-from everstep.task.optim.optimizers import held_optimizers, set_names
+from everstep.task.optim.optimizers import held_optimizers, parts_of, set_names
 from everstep.types import ArrayParts, StoredArray, StoredState
 
-EVALUATED = ("model/", "model.", "task.")
-"""The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task."""
+logger = logging.getLogger(__name__)
+
+_OTHERS = "others"
+
+EVALUATED = ("model/", "model.", "task.", f"{_OTHERS}/")
+"""The beginnings of the keys that an evaluation needs: the model, its attributes, those of the task, and others."""
 
 _NORMS = "window.train/norms/"
 
@@ -32,7 +37,9 @@ Owners = Mapping[str, Any]
 """The holders of variables by role: Keras objects, Variables, or lists and dicts of them."""
 
 
-def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, keras.Variable]:
+def collect(
+    owners: Owners, used: Iterable[keras.Variable] = (), with_others: bool = False
+) -> dict[str, keras.Variable]:
     """Returns every variable of the owners by key, each once, in a stable order.
 
     A variable that two owners hold belongs to the first: a model that the task also keeps as an attribute stays
@@ -42,6 +49,7 @@ def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, ke
       owners: The holders of variables, by role.
       used: Variables that steps use. Those that a layer of the model keeps outside its weights, such as the state of
         a stateful RNN, are added to the model's.
+      with_others: Whether those that no object holds, such as the variable of a loss, are included as `others/…`.
     """
     keyed: dict[str, keras.Variable] = {}
     names: dict[int, str] = {}
@@ -52,6 +60,10 @@ def collect(owners: Owners, used: Iterable[keras.Variable] = ()) -> dict[str, ke
     model = owners.get("model")
     if strays and isinstance(model, keras.Layer):
         roles["model"].add_kept(model, strays)
+    if with_others:
+        others = _Role(_OTHERS, keyed, names)
+        for variable in strays.values():
+            others.add(variable, re.sub(r"^variable_\d+$", "variable", variable.name))
     return keyed
 
 
@@ -216,6 +228,13 @@ def check_held(keyed: Mapping[str, keras.Variable], used: Iterable[keras.Variabl
         )
 
 
+def warn_of_untrained(keyed: Mapping[str, keras.Variable]) -> None:
+    """Warns of variables that could be trained, but that the model does not hold."""
+    names = [variable.path for key, variable in keyed.items() if key.startswith(f"{_OTHERS}/") and variable.trainable]
+    if names:
+        logger.warning("not trained, since the model does not hold it: %s", ", ".join(names))
+
+
 def _mismatch(key: str, variable: keras.Variable, value: np.ndarray | StoredArray) -> list[str]:
     if tuple(value.shape) != tuple(variable.shape):
         return [f"shape of {key}: here {tuple(variable.shape)}, given {tuple(value.shape)}"]
@@ -327,6 +346,9 @@ class _Role:
         if inner is not None and id(variable) in self._held_by(inner):
             return f"inner/{self._slot_path(inner, variable)}"
         targets = self._targets(optimizer)
+        for number, part in enumerate(parts_of(optimizer)):
+            if id(variable) in self._held_by(part):
+                return f"{number}/{self._slot_path(part, variable)}"
         # The longest path that the slot's name begins with.
         for end in range(len(variable.name) - 1, 0, -1):
             target = targets.get(variable.name[:end]) if variable.name[end] == "_" else None

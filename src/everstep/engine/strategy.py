@@ -279,7 +279,7 @@ def _tpu(tf: Any, address: str | None) -> Any:
         raise UsageError(
             "there is no TPU on this machine",
             key=_KEY,
-            remedy="for one elsewhere set {tpu} to its address",
+            remedy=("for one elsewhere set {tpu} to its address",),
             mentions={"tpu": "runtime.tpu"},
         )
     try:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs, seed_offset
+from everstep.engine.replaced import replaced
 from everstep.engine.replicas import Replicas
 from everstep.engine.tensorflow_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
@@ -110,10 +110,9 @@ class TensorFlowEngine(Engine):
         self._is_built = True
 
     def _find_results(self, shared: SharedSteps, kind: str, batch: Batch) -> None:
-        window, step = self.windows[kind], self._user_step if kind == "train" else self._user_validation
         with tf.__internal__.FuncGraph("results").as_default(), self._random.drawing():
             placed = nest.map_leaves(_placeholder, shared.own_batch(batch))
-            results_in_logs(window, lambda: step(placed, window.metrics))
+            results_in_logs(self.windows[kind], lambda: self._user_logs(kind, placed))
 
     def _compile(self) -> None:
         self._loops: dict[Any, Any] = {}
@@ -196,11 +195,11 @@ class TensorFlowEngine(Engine):
         if self._shared is not None:
             self._shared.begin_call(piece.block)
 
-    def _validate(self, piece: Piece) -> dict[str, Any]:
+    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
         self._begin_call(piece)
         if not self.task.aggregates:
             self._call("validation", piece)
-            return {}
+            return []
         batch = _batch(piece.placed, 0)
         return self._replicas.results(self._single_validation(batch))
 
@@ -208,13 +207,14 @@ class TensorFlowEngine(Engine):
         # As one argument, as it was traced: with its leaves as arguments, TensorFlow prints them into an error first.
         self._loop(kind, piece.placed)(piece.placed)
 
-    def _single_validation(self, batch: Batch) -> dict[str, Any]:
+    def _single_validation(self, batch: Batch) -> list[Any]:
         key = ("single", () if self._shared is None else self._shared.lengths)
         if key not in self._loops:
             self._loops[key] = _function(self._validation_step)
         self._kind = "validation"
         with self._guarded(), self._random.drawing():  # a batch of a new shape is traced now
-            return self._loops[key](batch)
+            leaves: list[Any] = self._loops[key](batch)
+            return leaves
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
@@ -390,18 +390,13 @@ class StepRandom:
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Makes `tf.random` draw from the generator inside the block, in this thread and in those of its replicas."""
-        thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
             for name, draw in _DRAWS.items():
-                original = getattr(gen_random_ops, name)
-                stack.callback(setattr, gen_random_ops, name, original)
-                setattr(gen_random_ops, name, self._replaced(thread, original, draw))
+                stack.enter_context(replaced(gen_random_ops, name, self._drawn_by(draw)))
             yield
 
-    def _replaced(self, thread: int, original: Callable[..., Any], draw: Callable[..., Any]) -> Callable[..., Any]:
+    def _drawn_by(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread and current_share() is None:  # the thread that reads data
-                return original(*args, seed=seed, seed2=seed2, **kwargs)
             kwargs.pop("name", None)
             return draw(self._next(), *args, **kwargs)
 

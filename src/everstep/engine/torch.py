@@ -6,6 +6,7 @@ device, not from a timing; it is logged, and recorded with the run (`describe`).
 """
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -30,12 +31,13 @@ from everstep.engine.engine import Engine
 from everstep.engine.explain import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
-from everstep.engine.probe import replaced, watch_sparse_labels
+from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs
+from everstep.engine.replaced import current, replaced, replaced_in_all_threads
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
-from everstep.errors import UsageError
+from everstep.errors import UsageError, warning_text
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -119,10 +121,11 @@ class TorchEngine(Engine):
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
         with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
             placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
-            with _NoDecisions(self.task):
+            # The inner mode is called first: `_NoDecisions` has to see who calls.
+            decides = contextlib.nullcontext() if self.model.run_eagerly else _NoDecisions(self.task)
+            with _Unchanged(unpack(placed)[1]) as labels, decides:
                 outputs = step(placed)
-            labels = unpack(placed)[1]
-            self._label_classes |= {labelled.classes for labelled in seen if _are_same(labelled.target, labels)}
+            self._label_classes |= {labelled.classes for labelled in seen if labels.includes(labelled.target)}
         return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
 
     def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
@@ -138,7 +141,12 @@ class TorchEngine(Engine):
         batch = self.place(train_batch if kind == "train" else validation_batch)
         self.is_eager = self._recorded(kind, batch) is None
         if not self.is_eager:
-            logger.info("steps are recorded as CUDA graphs and replayed; runtime.cuda_graph=false runs them eagerly")
+            text = warning_text(
+                "steps are recorded as CUDA graphs and replayed",
+                remedy=("{graph}=false runs them eagerly",),
+                mentions={"graph": "runtime.cuda_graph"},
+            )
+            logger.info("%s", text)
 
     def _share_steps(self, shared: SharedSteps, batches: Mapping[str, Batch]) -> None:
         """Prepares the steps for several processes."""
@@ -146,9 +154,9 @@ class TorchEngine(Engine):
             if self._on_cuda and self.cuda_graph:
                 self._run_eagerly(kind, "several processes share them, and what they exchange is not recorded")
             if window.reduction == "last":
-                step, batch = self._user_step if kind == "train" else self._user_validation, batches[kind]
+                placed = self.place(shared.own_batch(batches[kind]))
                 with undone(), torch.set_grad_enabled(kind == "train"):
-                    results_in_logs(window, lambda: step(self.place(shared.own_batch(batch)), window.metrics))  # noqa: B023
+                    results_in_logs(window, functools.partial(self._user_logs, kind, placed))
         with torch.no_grad():
             shared.prepare(self)
 
@@ -159,7 +167,7 @@ class TorchEngine(Engine):
 
     def _graph_type(self) -> Callable[[], Graph] | None:
         """Returns what records steps on the device; None where they run eagerly."""
-        return CudaGraph if self._on_cuda and self.cuda_graph else None
+        return CudaGraph if self._on_cuda and self.cuda_graph and not self.model.run_eagerly else None
 
     def _compile(self) -> None:
         """Does nothing: steps are recorded once the state is complete."""
@@ -185,7 +193,7 @@ class TorchEngine(Engine):
         return False
 
     def _record(self, recorder: Recorder, kind: str, batch: Batch) -> Recorded | None:
-        steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._outputs}
+        steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._validation_step}
         step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
         try:
             with self._placing, self._guarded(), seeded_dropout(), torch.set_grad_enabled(kind == "train"):
@@ -252,24 +260,24 @@ class TorchEngine(Engine):
                     self._train_step(_aligned(_batch(piece, index)))
         self._limit_pending()
 
-    def _validate(self, piece: Piece) -> dict[str, Any]:
+    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
         self._forget_moved()
         self._begin_call("validation", piece)
-        outputs: dict[str, Any] = {}
+        leaves: list[Any] = []
         if (step := self._recorded("validation", _batch(piece, 0))) is not None:
             for index in range(piece.count):
-                outputs = step(_batch(piece, index))
+                leaves = step(_batch(piece, index))
         else:
             with self._guarded(), torch.no_grad(), seeded_dropout():
                 for index in range(piece.count):
-                    outputs = self._outputs(_aligned(_batch(piece, index)))
+                    leaves = self._validation_step(_aligned(_batch(piece, index)))
         self._limit_pending()
         if not self.task.aggregates:
-            return {}
+            return []
         if self._shared is not None:
-            return {name: tuple(map(_view, parts)) for name, parts in outputs.items()}
+            return [tuple(map(_view, parts)) for parts in leaves]
         # On a CPU the values are views, which the next step may overwrite.
-        return {name: (_view(value if value.is_cuda else value.clone()),) for name, value in outputs.items()}
+        return [(_view(leaf if leaf.is_cuda else leaf.clone()),) for leaf in leaves]
 
     # -- several processes -----------------------------------------------------------------------------------------
 
@@ -295,12 +303,6 @@ class TorchEngine(Engine):
             outputs = self._kind == "validation" and self.task.aggregates
             rows = lambda leaf, part: self.composed(leaf)[part]  # noqa: E731
             return self._shared.run(self._kind, step, batch, rows, outputs)
-
-    def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        outputs = self._validation_step(batch)
-        if self._shared is not None:
-            return outputs or {}
-        return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
 
     def _limit_pending(self) -> None:
         """Waits until few calls are left to the device, so that a signal is handled in time."""
@@ -477,11 +479,31 @@ def _device() -> torch.device:
     return torch.device(keras.src.backend.torch.core.get_device())
 
 
-def _are_same(target: Any, labels: Any) -> bool:
-    """Returns whether the labels that a loss received are those of the batch, except for type and shape."""
-    if not isinstance(target, torch.Tensor) or not isinstance(labels, torch.Tensor) or target.numel() != labels.numel():
-        return False
-    return bool((target.detach().reshape(-1) == labels.reshape(-1)).all())
+class _Unchanged(TorchFunctionMode):
+    """Follows a tensor through changes of type and shape inside the block.
+
+    Args:
+      tensor: The tensor; anything else is followed nowhere.
+    """
+
+    _CASTS = frozenset(("bfloat16", "double", "float", "half", "int", "long", "short", "to", "type", "type_as"))
+    _COPIES = frozenset(("as_tensor", "clone", "contiguous", "detach"))
+    _SHAPES = frozenset(("flatten", "ravel", "reshape", "squeeze", "unsqueeze", "view", "view_as"))
+    _FUNCTIONS = _CASTS | _COPIES | _SHAPES
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__()
+        self._same = [tensor] if isinstance(tensor, torch.Tensor) else []
+
+    def includes(self, tensor: Any) -> bool:
+        """Returns whether this is the tensor, or was made from it by changes of type and shape only."""
+        return any(tensor is one for one in self._same)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in self._FUNCTIONS and args and self.includes(args[0]):
+            self._same.append(result)
+        return result
 
 
 class _NoDecisions(TorchFunctionMode):
@@ -513,7 +535,7 @@ def _counted(step: Callable[[], Any]) -> float | None:
 def undone() -> Iterator[None]:
     """Restores the value that each variable had before the block, or was created with in it."""
     before: dict[int, tuple[keras.Variable, torch.Tensor]] = {}
-    init, value = keras.Variable.__init__, keras.Variable.value
+    init, value = current(keras.Variable, "__init__"), current(keras.Variable, "value")
 
     def keep(variable: keras.Variable) -> None:
         if id(variable) not in before and isinstance(variable._value, torch.Tensor):
@@ -527,7 +549,11 @@ def undone() -> Iterator[None]:
         keep(self)  # every assignment reads the value first, also in Keras's optimizers
         return value.fget(self)
 
-    with seeded_dropout(), replaced("__init__", keeping_init), replaced("value", property(keeping_value)):
+    with (
+        seeded_dropout(),
+        replaced(keras.Variable, "__init__", keeping_init),
+        replaced(keras.Variable, "value", property(keeping_value)),
+    ):
         yield
     with torch.no_grad():
         for variable, kept in before.values():
@@ -545,19 +571,18 @@ def undone() -> Iterator[None]:
 @contextlib.contextmanager
 def seeded_dropout() -> Iterator[None]:
     """Makes `Dropout` draw from the seed generator of its layer inside the block."""
-    original = keras_random.dropout
+    with replaced_in_all_threads(keras_random, "dropout", _seeded_by_its_layer):  # a backward pass has further threads
+        yield
 
+
+def _seeded_by_its_layer(original: Callable[..., Any]) -> Callable[..., Any]:
     def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
         if noise_shape is not None or get_device() == "meta":
             return original(inputs, rate, noise_shape, seed)
         with _seeded(int(keras_random.draw_seed(seed).sum()) & 0xFFFFFFFF):
             return torch.nn.functional.dropout(inputs, p=rate, training=True)
 
-    keras_random.dropout = dropout
-    try:
-        yield
-    finally:
-        keras_random.dropout = original
+    return dropout
 
 
 @contextlib.contextmanager
@@ -568,12 +593,15 @@ def no_global_draws(task: Any) -> Iterator[None]:
       UsageError: The step draws from it: a resumed run would draw other numbers.
     """
     generator = _generator()
-    before = generator.get_state()
+    with _generator_lock:  # not inside a dropout of another thread
+        before = generator.get_state()
     try:
         yield
-        drawn = not torch.equal(before, generator.get_state())
+        with _generator_lock:
+            drawn = not torch.equal(before, generator.get_state())
     finally:
-        generator.set_state(before)
+        with _generator_lock:
+            generator.set_state(before)
     if drawn:
         raise UsageError(
             "draws random numbers from PyTorch's global generator inside a step",
@@ -585,13 +613,17 @@ def no_global_draws(task: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    generator = _generator()
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(before)
+    with _generator_lock:
+        generator = _generator()
+        before = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            generator.set_state(before)
+
+
+_generator_lock = threading.RLock()  # held while the global generator is changed: another thread may train, too
 
 
 def _generator() -> torch.Generator:

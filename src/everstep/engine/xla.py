@@ -1,4 +1,4 @@
-"""Named sets of XLA options for a GPU, and the option that allows operations that are not deterministic (JAX).
+"""Named sets of XLA options for a GPU (JAX).
 
 They are options of the compiled steps, not `XLA_FLAGS`: they need not be set before the backend starts, do not affect
 other programs of the process, and an option that the installed XLA does not know is an error instead of an abort. No
@@ -40,17 +40,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Options by the name of the set; each comment says what an option does."""
 
-_DETERMINISTIC = {"xla_gpu_deterministic_ops": True}
-_NOT_DETERMINISTIC = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
 
-
-def compiler_options(preset: str = "none", deterministic: bool = True) -> dict[str, Any]:
-    """Returns the options to compile steps with; empty for the defaults.
-
-    Args:
-      preset: The name of a set of options.
-      deterministic: Whether operations must be deterministic on a GPU. `XLA_FLAGS` requests that, too, but is not read
-        any more where a program has computed before it trains, as one that builds its model for `fit`.
+def compiler_options(preset: str = "none") -> dict[str, Any]:
+    """Returns the options of a set.
 
     Raises:
       UsageError: A set is requested on another backend than JAX, or this XLA does not know one of its options.
@@ -63,15 +55,13 @@ def compiler_options(preset: str = "none", deterministic: bool = True) -> dict[s
         return {}
     import jax
 
-    requested = {} if jax.default_backend() == "cpu" else _DETERMINISTIC
-    options = {**PRESETS[preset], **(requested if deterministic else _NOT_DETERMINISTIC)}
+    options = dict(PRESETS[preset])
     if not options:
         return {}
     try:
         jax.jit(lambda x: x, compiler_options=options)(0)
     except Exception as error:  # of any type: it depends on the version
-        key = "runtime.xla_preset" if preset != "none" else "runtime.deterministic"
-        received = preset if preset != "none" else deterministic
         text = str(error).splitlines()[0]
-        raise UsageError(f"this version of XLA refuses its options: {text}", key=key, received=received) from error
+        reason = f"this version of XLA refuses its options: {text}"
+        raise UsageError(reason, key="runtime.xla_preset", received=preset) from error
     return options

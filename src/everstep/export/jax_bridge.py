@@ -5,9 +5,7 @@ On JAX a function may be Keras code, which is saved as a compiled program, or Te
 splitting text), which is saved unchanged; the first call shows which of the two it is.
 """
 
-import itertools
-import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +13,7 @@ import numpy as np
 
 from everstep.errors import UsageError
 from everstep.export import saved_model
+from everstep.export.open_sizes import Shape, own_symbols, shared_symbols
 
 Part = Callable[[Any], Any]
 
@@ -78,9 +77,19 @@ class Bridge:
         from jax.experimental import jax2tf
 
         held = [variable for variable, _ in self.variables]
-        shapes = [_spelled(v.shape, iter(())) for v in held], _polymorphic(inputs)
-        program = jax2tf.convert(_stateless(fn, held), polymorphic_shapes=shapes, **saved_model.jax2tf_options())
-        outputs, changed = program([stand_in for _, stand_in in self.variables], inputs)
+        stand_ins, shapes = [stand_in for _, stand_in in self.variables], _shapes(inputs)
+
+        def call(symbols: list[str]) -> tuple[Any, dict[str, Any]]:
+            of_all = own_symbols([v.shape for v in held]), tf.nest.pack_sequence_as(inputs, symbols)
+            program = jax2tf.convert(_stateless(fn, held), polymorphic_shapes=of_all, **saved_model.jax2tf_options())
+            return program(stand_ins, inputs)
+
+        try:
+            outputs, changed = call(own_symbols(shapes))
+        except Exception:  # JAX and Keras raise many kinds where a model needs two open sizes to be equal
+            if sum(size is None for shape in shapes for size in shape[1:]) < 2:
+                raise
+            outputs, changed = call(shared_symbols(shapes))
         for position, value in changed.items():
             stand_in = self.variables[int(position)][1]
             stand_in.assign(tf.cast(value, stand_in.dtype))
@@ -101,26 +110,23 @@ def _stateless(fn: Part, held: Sequence[keras.Variable]) -> Callable[[list, Any]
     return stateless
 
 
-def _polymorphic(inputs: Any) -> Any:
-    """Returns shapes in JAX's notation for open dimensions; all inputs share an open first dimension, the batch."""
+def _shapes(inputs: Any) -> list[Shape]:
+    """Returns the shapes of tensors, flat; None for open sizes.
+
+    Raises:
+      UsageError: The rank of one is unknown.
+    """
     import tensorflow as tf
 
-    def shape(tensor: Any) -> str:
+    tensors = tf.nest.flatten(inputs)
+    for tensor in tensors:
         if tensor.shape.rank is None:
             raise UsageError(
                 f"the model would get a tensor of unknown rank ({tensor.name})",
                 key="preprocessor",
                 remedy="set its shape with tf.ensure_shape or tensor.set_shape",
             )
-        return _spelled(tensor.shape.as_list(), letters)
-
-    letters = map("".join, itertools.product(string.ascii_lowercase, repeat=2))
-    return tf.nest.map_structure(shape, inputs)
-
-
-def _spelled(shape: Sequence[int | None], letters: Iterator[str]) -> str:
-    sizes = [("batch" if i == 0 else next(letters)) if size is None else str(size) for i, size in enumerate(shape)]
-    return f"({', '.join(sizes)})"
+    return [tensor.shape.as_list() for tensor in tensors]
 
 
 def _brief(error: Exception) -> str:

@@ -9,19 +9,21 @@ Every entry point takes the same steps:
 
 import contextlib
 import functools
+import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.models.functional import Functional
 
 from everstep import storage
 from everstep.data.sparse import first_samples
 from everstep.engine.hub import adapted_layers, is_hub_task
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError, UsageError, cause_in_keras, kind_of, missing_extra, nearest, plain_text
 from everstep.export import hub_preset
 from everstep.export.comparison import unchanged
 from everstep.export.dequantized import without_quantization
@@ -36,8 +38,20 @@ logger = logging.getLogger(__name__)
 SAVED_MODEL = "saved_model"
 """The name of a SavedModel in a run's `export/`."""
 
+FORMATS = {
+    "keras": "model.keras",
+    "saved_model": SAVED_MODEL,
+    "torch": "model.pt2",
+    "preset": hub_preset.PRESET,
+    "adapter": hub_preset.ADAPTER,
+    "transformers": hub_preset.TRANSFORMERS,
+}
+"""The formats by name, each with its file or folder in an export."""
+
 _WITHOUT_ADAPTERS = ("model.keras", hub_preset.PRESET, hub_preset.TRANSFORMERS)
 """The formats into which Keras merges adapters; a quantized model is written in floating point."""
+
+_CALLS_BY_NAME = (Functional.call, keras.Sequential.call)  # models that find the arrays of a dictionary by name
 
 _SAMPLES = 8  # to compare an export on
 _RANDOM_SAMPLES, _OPEN_SIZE = 2, 32  # of a random batch: its size, and the size of other open dimensions
@@ -69,13 +83,14 @@ def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
         model declares.
 
     Raises:
-      UsageError: The model declares no inputs, or string inputs, for which there are no random values.
+      UsageError: The model declares an input that is no key of the batch; or none is given, and it declares no inputs,
+        or string inputs, for which there are no random values.
     """
     structure = getattr(model, "_inputs_struct", None)
     declared = structure if structure is not None else list(getattr(model, "inputs", None) or ())
     if inputs is not None:
-        if isinstance(inputs, dict) and isinstance(declared, dict):  # a batch may have more, such as packed documents
-            inputs = {name: value for name, value in inputs.items() if name in declared}
+        if isinstance(inputs, Mapping) and type(model).call in _CALLS_BY_NAME:
+            inputs = _named_inputs(model, declared, inputs)
         return first_samples(inputs, _SAMPLES)
     leaves = keras.tree.flatten(declared)
     if not leaves or any(one.dtype == "string" for one in leaves):
@@ -88,6 +103,28 @@ def sample_inputs(model: keras.Model, inputs: Any = None) -> Any:
     return batch[0] if isinstance(batch, list) and len(batch) == 1 else batch
 
 
+def _named_inputs(model: keras.Model, declared: Any, batch: Mapping[str, Any]) -> Any:
+    """Returns the inputs that a model declares from a batch, which may have more, such as packed documents.
+
+    Of a model with a single input it is the array alone: Keras warns of a dictionary, and prints the whole batch.
+
+    Raises:
+      UsageError: The batch lacks one.
+    """
+    names = list(declared) if isinstance(declared, Mapping) else [one.name for one in keras.tree.flatten(declared)]
+    if not names:
+        return batch
+    if missing := [name for name in names if name not in batch]:
+        own = next((key for key in batch if key not in names), next(iter(batch), "x"))
+        raise UsageError(
+            f"its input {missing[0]!r} is no key of the batch, which has {', '.join(map(repr, batch))}",
+            key="model",
+            received=model.name,
+            remedy=f"name each input after the key that it takes, as in keras.Input(…, name={own!r})",
+        )
+    return batch[declared.name] if isinstance(declared, keras.KerasTensor) else {name: batch[name] for name in names}
+
+
 def random_input(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
     """Returns random numbers for an input: normal floats, and for integers 0 and 1, which are valid table indices."""
     dtype = keras.backend.standardize_dtype(dtype)
@@ -98,8 +135,54 @@ def random_input(shape: Sequence[int | None], dtype: Any) -> np.ndarray:
     return random.integers(0, 2, sizes).astype(dtype)
 
 
-def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
-    """Writes every format of the backend, each loaded back and compared; returns the paths that were written.
+def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> list[str]:
+    """Returns the formats that are asked for, each once, after checking that the model can have them here.
+
+    Args:
+      formats: A name of `FORMATS`, or several.
+      model: The model to export.
+      key: What the user calls the argument.
+
+    Raises:
+      UsageError: A name is unknown, or the format is none of this backend, this model or this machine.
+    """
+    listed = [formats] if isinstance(formats, str) else formats
+    if not isinstance(listed, Iterable) or isinstance(listed, Mapping):
+        raise UsageError(
+            f"expected names of formats, such as ['keras', 'saved_model'], not {kind_of(formats)}",
+            key=key,
+            received=formats,
+        )
+    given = list(listed)
+    for name in given:
+        if not isinstance(name, str) or name not in FORMATS:
+            hint = nearest(str(name), FORMATS)
+            raise UsageError("is not a format of exported models", key=key, received=name, remedy=hint)
+        if reason := _why_not(name, model):
+            raise UsageError(reason, key=key, received=name)
+    return list(dict.fromkeys(given))
+
+
+def _why_not(name: str, model: keras.Model) -> str:
+    """Returns why a model cannot have a format on this machine; empty if it can."""
+    backend = keras.backend.backend()
+    if name == "saved_model" and backend == "torch":
+        return "is written on TensorFlow and JAX; on PyTorch the format for serving is 'torch'"
+    if name == "torch" and backend != "torch":
+        return f"is written on PyTorch, and the backend is {backend!r}; the format for serving is 'saved_model'"
+    if name == "saved_model" and importlib.util.find_spec("tensorflow") is None:
+        return str(missing_extra("tensorflow", "tensorflow", "exporting a SavedModel"))
+    if name in ("preset", "adapter", "transformers") and not is_hub_task(model):
+        return f"is a format of KerasHub's tasks, and model {model.name!r} is none"
+    if name == "adapter" and not adapted_layers(model):
+        return f"holds LoRA adapters, and model {model.name!r} has none"
+    if name == "transformers" and not hub_preset.converts(model):
+        return f"KerasHub does not convert {type(model).__name__} for Transformers"
+    return ""
+
+
+def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequence[str] | None = None) -> list[Path]:
+    """Writes the formats of a model, each loaded back and compared; returns the paths that were written.
 
     `model.keras` on each backend; `saved_model/` on TensorFlow and JAX; `model.pt2` on PyTorch. For a KerasHub model
     also `preset/`, and where they exist `adapter.lora.h5` and `transformers/`. A format that this model or this machine
@@ -109,7 +192,12 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
       model: The model, built.
       directory: The folder to write to; it is created.
       sample: A batch of model inputs, as `sample_inputs` returns it.
+      formats: Names of `FORMATS`; None for every format that this backend has. `transformers` is converted from the
+        preset, which is then written as well.
     """
+    names = None if formats is None else {FORMATS[name] for name in formats}
+    if names is not None and hub_preset.TRANSFORMERS in names:
+        names.add(hub_preset.PRESET)
     if type(model).call is keras.Model.call:
         logger.warning(
             "not exported: model %r has no call(), so it has no outputs; save its parts, as in "
@@ -123,13 +211,18 @@ def export_all(model: keras.Model, directory: Path, sample: Any) -> list[Path]:
     with unchanged(states):  # the comparison calls the model
         merged: Any = None
         for name, write in _formats(model, directory):
+            if names is not None and name not in names:
+                continue
             try:
                 if name in _WITHOUT_ADAPTERS and merged is None:
                     merged = without_quantization(model, sample)
                 write(merged if name in _WITHOUT_ADAPTERS else model, directory / name, sample)
                 written.append(directory / name)
-            except (UsageError, TrainingError, NotImplementedError, TypeError, ValueError) as error:
-                logger.warning("not exported as %s: %s", name, error)
+            except OSError:
+                raise
+            except Exception as error:  # the model's own code may fail in any way, such as on few samples
+                own = isinstance(error, UsageError | TrainingError)
+                logger.warning("not exported as %s: %s", name, plain_text(error) if own else cause_in_keras(error))
     if not written and directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
     return written

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from everstep import storage
 from everstep.engine.strategy import suspended
 from everstep.errors import UsageError, missing_extra
 from everstep.export.comparison import check_same, live_outputs
+from everstep.export.open_sizes import own_symbols, shared_symbols
+from everstep.startup_messages import held_back
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +28,9 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
     """Writes the model as a SavedModel, after checking that it loads and has the model's outputs.
 
     It contains the variables of the model and none of the optimizer; the endpoint is `serve`. The batch may have any
-    size. With the JAX backend it contains programs for the CPU and for the device of this process; a model that JAX
-    cannot trace with open sizes gets those of the sample, and a warning says so.
+    size. With the JAX backend it contains programs for the CPU and for the device of this process. Where JAX cannot
+    trace the model with a length of its own for each input, those that are equal in the sample have to be equal, or
+    all get the length of the sample; a warning says so.
 
     Args:
       model: The trained model.
@@ -44,14 +48,9 @@ def export_saved_model(model: keras.Model, directory: storage.PathLike, sample: 
     signature = _signature(model, sample)
     with suspended(), storage.atomic_path(directory) as temporary:
         expected = live_outputs(model, sample)
-        try:
-            _write(model, temporary, signature)
-        except Exception as error:  # of JAX, where a layer compares an open size: position embeddings of KerasHub do
-            if type(error).__name__ != "InconclusiveDimensionOperation":
-                raise
-            signature = _sized_like(signature, sample)
-            sizes = ", ".join(f"{spec.name}: {spec.shape}" for spec in keras.tree.flatten(signature))
-            logger.warning("on JAX this model is exported for inputs of one length: %s in %s", sizes, directory)
+        if keras.backend.backend() == "jax":
+            signature = _write_on_jax(model, temporary, signature, sample, str(directory))
+        else:
             _write(model, temporary, signature)
         actual = _loaded_outputs(temporary, signature, sample)
         check_same(model, expected, actual, str(directory))
@@ -65,6 +64,40 @@ def _signature(model: keras.Model, sample: Any) -> Any:
     else:
         specs = [keras.InputSpec(shape=(None, *a.shape[1:]), dtype=a.dtype.name) for a in arrays]
     return keras.tree.pack_sequence_as(sample, specs)
+
+
+def _write_on_jax(model: keras.Model, directory: Path, signature: Any, sample: Any, name: str) -> Any:
+    """Writes the model with sizes as open as JAX can trace it; returns the input specs that it was written with.
+
+    JAX does not trace a model that combines two lengths unless they have one symbol, nor a layer that compares a length
+    with a number, as position embeddings of KerasHub do. Warnings call the SavedModel `name`.
+    """
+
+    def write(specs: Any, symbols: list[str]) -> None:
+        _write(model, directory, specs, polymorphic_shapes=[keras.tree.pack_sequence_as(specs, symbols)])
+
+    def warn(limit: str, specs: Any) -> None:
+        listed = ", ".join(f"{spec.name}: {spec.shape}" for spec in keras.tree.flatten(specs))
+        logger.warning("on JAX this model is exported for %s: %s in %s", limit, listed, name)
+
+    shapes, sizes = ([tuple(one.shape) for one in keras.tree.flatten(tree)] for tree in (signature, sample))
+    pairs = [pair for shape, size in zip(shapes, sizes, strict=True) for pair in zip(shape[1:], size[1:], strict=False)]
+    lengths = [size for open_size, size in pairs if open_size is None]
+    try:
+        write(signature, own_symbols(shapes))
+        return signature
+    except Exception:  # JAX and Keras raise many kinds, here and below
+        if not lengths:
+            raise
+    if len(set(lengths)) < len(lengths):
+        with contextlib.suppress(Exception):
+            write(signature, shared_symbols(shapes, sizes))
+            warn("inputs of equal lengths", signature)
+            return signature
+    sized = _sized_like(signature, sample)
+    write(sized, own_symbols([spec.shape for spec in keras.tree.flatten(sized)]))
+    warn("inputs of one length", sized)
+    return sized
 
 
 def _sized_like(signature: Any, sample: Any) -> Any:
@@ -90,12 +123,12 @@ def declared_inputs(model: keras.Model, sample: Any) -> list[Any]:
     return declared
 
 
-def _write(model: keras.Model, directory: Path, signature: Any) -> None:
+def _write(model: keras.Model, directory: Path, signature: Any, **of_jax: Any) -> None:
     def forward(inputs: Any) -> Any:
         # Explicit, because layers that augment images treat None as training.
         return model(inputs, training=False)
 
-    options = {"jax2tf_kwargs": jax2tf_options()} if keras.backend.backend() == "jax" else {}
+    options = {"jax2tf_kwargs": {**jax2tf_options(), **of_jax}} if of_jax else {}
     with quiet():
         archive = keras.export.ExportArchive()
         archive.track(model)
@@ -159,12 +192,12 @@ def jax2tf_options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses what TensorFlow logs about every SavedModel, and deprecation warnings inside Keras."""
+    """Suppresses what TensorFlow logs while it loads and about every SavedModel, and deprecations inside Keras."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.nullcontext() if "tensorflow" in sys.modules else held_back():
             # Keras calls JAX and NumPy in ways they deprecate; users who export a model cannot change that.
             warnings.simplefilter("ignore", DeprecationWarning)
             yield

@@ -21,9 +21,8 @@ All entry points share these conventions:
 
 - The History is returned, with all epochs of all attempts; any error has the History so far as `error.history`.
 - `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbosity.py`.
-- A loss that is not finite does not end an epoch, because a callback may want to see it, but nothing that is not finite
-  is saved: a run that is kept fails at the end of the epoch. `RunPlan(trainer={"recovery_max_trials": 0})` ends
-  training at once.
+- A loss or a weight that is not finite does not end an epoch, because a callback may want to see it, but nothing of the
+  epoch is saved: a run that is kept fails at its end. `RunPlan(ends_diverged_epochs=False)` fails before the callbacks.
 - Errors name keys as the user knows them: `RunPlan.names`. `loop_keys` translates `allow_change` back.
 - Ctrl-C saves the state and raises `KeyboardInterrupt`; SIGTERM saves it and raises `Interrupted`.
 """
@@ -36,7 +35,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -46,7 +45,7 @@ from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.config import RuntimeConfig
 from everstep.engine.engine import Engine
-from everstep.errors import UsageError, renamed_keys
+from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
@@ -62,13 +61,21 @@ from everstep.run.signals import as_python_interrupts
 from everstep.task.compiled import CompiledTask
 from everstep.task.config import TaskConfig
 from everstep.task.description import Settings, describe, remember_description, settings
+from everstep.task.optim.optimizers import parts_of
 from everstep.tracking.tracker import plain
 from everstep.types import Batch, Logs
 
 backend.import_engine()  # now, and not in the first call
 
-NAMES = {"trainer.epochs": "epochs", "trainer.validation_steps": "validation_steps"}
-"""What every entry point's users call the keys of a configuration that they do not write themselves."""
+NAMES: KeyNames = {
+    "trainer.epochs": "epochs",
+    "trainer.train_steps": "epochs",
+    **dict.fromkeys(("task", "trainer", "runtime")),
+}
+"""What every entry point's users call the keys of a configuration that they do not write themselves.
+
+None of the others can be set: no remedy mentions them. An entry point adds the names of those that it can set.
+"""
 
 
 @dataclasses.dataclass
@@ -99,17 +106,22 @@ class RunPlan:
       seed: The seed, of the order of the data and, with `seeds_program`, of everything.
       seeds_program: Whether Python's, NumPy's and Keras's generators are seeded. A call inside
         another program does not, and has prepared the backend itself.
+      deterministic: As `runtime.deterministic`.
       keep: Whether the directory is kept; otherwise nothing is saved, and there is nothing to resume from.
       strategy: The distribution strategy that the model was built in; None for one device.
       verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
-      allow_change: Keys that a resumed run may change although they alter what it computes.
+      allow_change: Keys that a resumed run may change although they alter what it computes, by the user's names or
+        those of `config.yaml`.
       names: What the user calls keys of the configuration; added to `NAMES`.
       has_command: Whether there is a command with `--allow-change`, which a refused change then mentions.
       epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
       record: Further entries of `run.json`; see `EntryPoint`.
       code_root: Where the code is that the run depends on; by default the working directory.
-      export: Whether the model is exported to `export/` in the run directory.
+      shows_layers: Whether the table of the model's layers is printed, or one line about the model.
+      export: Whether the model is exported to `export/` in the run directory, in every format; or the formats.
+      ends_diverged_epochs: Whether an epoch in which training diverged is evaluated, and seen by callbacks, before the
+        run fails.
       listeners: Called while the model trains, in this order.
       at_end: Called with the run's record when training is done, while the directory is still locked.
     """
@@ -119,17 +131,20 @@ class RunPlan:
     trainer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     seeds_program: bool = True
+    deterministic: bool | Literal["auto"] = "auto"
     keep: bool = True
     strategy: Any = None
     verbose: Verbose = True
     allow_change: str | Sequence[str] = ()
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    names: KeyNames = dataclasses.field(default_factory=dict)
     has_command: bool = True
     epochs_origin: str = ""
     experiment: str = ""
     record: Mapping[str, Any] | None = None
     code_root: str | Path | None = None
-    export: bool = False
+    shows_layers: bool = True
+    export: bool | Sequence[str] = False
+    ends_diverged_epochs: bool = True
     listeners: Sequence[Listener] = ()
     at_end: Callable[[Run], None] | None = None
 
@@ -181,7 +196,7 @@ def train_compiled(
         steps_per_epoch,
         batches_per_epoch,
         validates=False if validation is None else validated_epochs(validation_freq),
-        key=names["trainer.epochs"],
+        key=renamed_key("trainer.epochs", names),
         origin=run.epochs_origin,
     )
     before = settings(model)
@@ -191,18 +206,24 @@ def train_compiled(
             run.task, model=spec.model, optimizer=spec.optimizer, loss=spec.loss, loss_weights=spec.loss_weights
         ),
         trainer=_trainer_config(schedule, validation_steps, validation_freq, run),
-        runtime=RuntimeConfig(seed=run.seed),
+        runtime=RuntimeConfig(seed=run.seed, deterministic=run.deterministic),
     )
     task = task_cls(model, train, validation, params.task, watch=watch)
     listeners = [*run.listeners, *([EpochLines(epochs)] if verbose == 2 else [])]
     callback_list = KerasCallbacks(
-        callbacks, model, schedule, initial_epoch=first_epoch, verbose=run.verbose, listeners=listeners
+        callbacks,
+        model,
+        schedule,
+        initial_epoch=first_epoch,
+        verbose=run.verbose,
+        listeners=listeners,
+        sees_divergence=run.ends_diverged_epochs,
     )
     trainers: list[ReusingTrainer] = []
 
     def create_trainer(params: ExperimentConfig) -> Trainer:
         if run.seeds_program:
-            backend.prepare(run.seed)
+            backend.prepare(run.seed, run.deterministic)
         evaluate = validation is not None
         trainers.append(ReusingTrainer(params, task, model, model.optimizer, evaluate=evaluate, settings=before))
         return trainers[0]
@@ -227,10 +248,14 @@ def train_compiled(
                 experiment=run.experiment,
                 export=run.export,
                 verbose=verbose,
-                allow_change=run.allow_change,
+                allow_change=loop_keys(run.allow_change, names),
                 keep=run.keep,
                 entry_point=EntryPoint(
-                    record=run.record, code_root=run.code_root, schedule=schedule, at_end=run.at_end
+                    record=run.record,
+                    code_root=run.code_root,
+                    schedule=schedule,
+                    shows_layers=run.shows_layers,
+                    at_end=run.at_end,
                 ),
             )
         finally:
@@ -240,7 +265,7 @@ def train_compiled(
     return callback_list.history
 
 
-def loop_keys(allow_change: str | Sequence[str], names: Mapping[str, str]) -> list[str]:
+def loop_keys(allow_change: str | Sequence[str], names: KeyNames) -> list[str]:
     """Returns the keys that a resumed run may change as the loop has them; unknown ones are refused later.
 
     Args:
@@ -250,7 +275,7 @@ def loop_keys(allow_change: str | Sequence[str], names: Mapping[str, str]) -> li
     """
     found: list[str] = []
     for given in [allow_change] if isinstance(allow_change, str) else allow_change:
-        below = [f"{key}{given.removeprefix(name)}" for key, name in names.items() if is_below(given, [name])]
+        below = [f"{key}{given.removeprefix(name)}" for key, name in names.items() if name and is_below(given, [name])]
         found += below or [given]
     return found
 
@@ -335,11 +360,13 @@ class ReusingTrainer(Trainer):
         model, optimizer = self.model, self.optimizer
         layers = list(model._flatten_layers())
         compiled = [model._compile_loss, model._compile_metrics, model._loss_tracker]
-        schedule = getattr(optimizer, "_learning_rate", None)  # a variable or a schedule: another one is another step
-        objects = [optimizer, schedule, *compiled, engine.strategy(), *layers]
+        optimizers = [optimizer, *parts_of(optimizer)]
+        # Variables or schedules: another one is another step.
+        rates = [getattr(one, "_learning_rate", None) for one in optimizers]
+        objects = [*optimizers, *rates, *compiled, engine.strategy(), *layers]
         values = [
             (model.run_eagerly, model.jit_compile, keras.config.floatx()),
-            (self.config.runtime.enable_xla, self.config.runtime.cuda_graph),
+            (self.config.runtime.enable_xla, self.config.runtime.cuda_graph, self.config.runtime.deterministic),
             [(layer.trainable, layer.dtype_policy.name) for layer in layers],
             [variable.trainable for variable in model.variables],
             self._settings.without_rate(),
@@ -384,15 +411,15 @@ def _trainer_config(
     """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
     others: dict[str, Any] = {"validation_steps": -1 if validation_steps is None else validation_steps}
-    steps = schedule.full_epoch_steps
+    steps, epochs = schedule.full_epoch_steps, max(schedule.epochs, 1)  # with 0 epochs, the schedule ends at step 0
     if steps is None:  # the first epoch will show it
         others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch"}
     else:
         others |= {"validation_interval": steps * every, "checkpoint_interval": steps}
-        others["train_steps"] = schedule.epoch_start(schedule.epochs)
+        others["train_steps"] = schedule.epoch_start(schedule.epochs) or steps
     if not run.keep:
-        others["checkpoint_interval"] = 0
-    return per_epoch(schedule.epochs, steps, **{**others, **run.trainer})
+        others |= {"checkpoint_interval": 0, "recovery_max_trials": -1}  # as `model.fit`, it goes on
+    return per_epoch(epochs, steps, **{**others, **run.trainer})
 
 
 def _attach_history(callbacks: KerasCallbacks, kind: Any, error: BaseException | None, frames: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker, checked_uri, folder_uri, spool_of
-from everstep.tracking.tracker import NoopTracker, Tracker
+from everstep.tracking.tracker import NoopTracker
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,13 @@ class Tracking:
     def files(self, paths: Sequence[Path]) -> None:
         """Logs files of the run directory as artifacts; one that has not changed is not logged again."""
 
+    def describe(self) -> None:
+        """Sends parameters and tags again, where more is known than when the attempt started."""
+
+    def remote_id(self) -> str | None:
+        """Returns the id of the run on the server, after `start`; None where the server does not answer."""
+        return None
+
     def close(self) -> None:
         """Ends the attempt; an exception that is being raised tells how. A second call does nothing."""
 
@@ -82,7 +89,7 @@ class MlflowTracking(Tracking):
     def __init__(self, directory: Path, uri: str, run_id: Callable[[], str], names: Callable[[], MlflowNames]) -> None:
         self._directory, self._uri = directory.resolve(), uri
         self._run_id, self._names = run_id, names
-        self._tracker: Tracker = NoopTracker()
+        self._tracker: MlflowTracker | NoopTracker = NoopTracker()
         self._closed = False
 
     def start(self) -> None:
@@ -112,6 +119,15 @@ class MlflowTracking(Tracking):
                 if sent.get(name) != digest:
                     spool.append({"type": "artifact", "path": name, "sha256": digest})
         self._tracker.flush()
+
+    def describe(self) -> None:
+        """Queues parameters that the server does not have, and all tags, for the sender."""
+        if isinstance(self._tracker, MlflowTracker):
+            self._tracker.describe(self._names())
+
+    def remote_id(self) -> str | None:
+        """Returns the id of the run on the server; waits until the run exists there."""
+        return self._tracker.remote_id() if isinstance(self._tracker, MlflowTracker) else None
 
     def close(self) -> None:
         """Waits a little for the server, and warns about what it has not received.

@@ -199,7 +199,10 @@ def _diagnosis(reason: str, attempt: _ChildAttempt, ends: Sequence[ExitStatus]) 
         f"  all attempts: {', '.join(status.reason for status in ends[-10:])}",
     ]
     if (attempt.progress.reached or 0) > (attempt.progress.saved or 0):
-        lines.append("  it computes steps but dies before it saves them: save more often (trainer.checkpoint_interval)")
+        lines += [
+            "  it computes steps but dies before it saves them: save more often",
+            "  (an experiment: trainer.checkpoint_interval; fit and Training: shorter epochs, by steps_per_epoch)",
+        ]
     if attempt.last_lines:
         lines += ["  the last lines it wrote:", *(f"  | {line}" for line in attempt.last_lines)]
     return "\n".join(lines)

@@ -52,6 +52,7 @@ INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "valid
 _CALLS = "every backend runs as many compiled steps in a call as it can, with the same bits however many they are"
 
 _DECLINED = {
+    "use_orbit": Declined("there is one loop, which works as orbit's on every backend", True, False),
     "train_tf_while_loop": Declined(_CALLS, True),
     "train_tf_function": Declined("steps are always compiled", True),
     "eval_tf_function": Declined("steps are always compiled", True),
@@ -349,7 +350,6 @@ def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
         "validation_interval": every,
         "checkpoint_interval": every,
         "loss_upper_bound": math.inf,  # the loss of a regression may be large
-        "recovery_max_trials": -1,  # callbacks may react; a state that is not finite is not saved
     }
     return TrainerConfig(**{**settings, **others})
 

@@ -391,19 +391,22 @@ class Controller:
         return not self.stopped and self._stop_requested() is None
 
     def _finish_window(self, options: _LoopOptions, logs: Mapping[str, float]) -> None:
-        """Checks, logs, acts, evaluates and saves, in this order; ends after the log where training has diverged."""
+        """Checks, logs, acts, evaluates and saves, in this order.
+
+        Where training has diverged, it ends after the log, or, for hooks that see it, acts and evaluates, too.
+        """
         if self._acts:
             self._push()  # while the device still computes: nothing but the actions themselves keeps it waiting
-        diverged = self._has_diverged(options)
+        abandoned = self._is_abandoned(options)
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
-        if diverged:
+        if abandoned:
             return
         reason = self.stopped
         self._act(self.train_actions, logs)
         self._notify("on_window_end", self.step, logs)
         self.progress.phase = Phase.ACTED
-        if self.stopped != reason and self._has_diverged(options):  # stopped by an action: more is due now
+        if self.stopped != reason and self._is_abandoned(options):  # stopped by an action: more is due now
             return
         ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
         if ending:
@@ -433,11 +436,11 @@ class Controller:
         at_end = options.save_at_end and self.is_ending
         return due or at_end or self.saver.time_is_up(self.step) or self._is_saved_unfinished
 
-    def _has_diverged(self, options: _LoopOptions) -> bool:
-        """Checks the logs and the state before they are used; returns whether training has diverged.
+    def _is_abandoned(self, options: _LoopOptions) -> bool:
+        """Checks the logs and the state before they are used; returns whether the window is not finished.
 
-        The window is then not finished, and `_prepare_next_window` rolls back, or raises where no trial is left. Waits
-        for the device only where something is due, or acts.
+        It is not where training has diverged, unless hooks see that. `_prepare_next_window` then rolls back, or raises
+        where no trial is left. Waits for the device only where something is due, or acts.
         """
         evaluating = self._evaluation_due(options)
         due = evaluating or self.is_ending or self._save_due(options)
@@ -451,7 +454,8 @@ class Controller:
         self._pending.read_all()
         if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
             self.recovery.watch_state(self.step, self.trainer.state()[0])
-        return self.recovery.has_diverged
+        is_seen = not self.recovery.rolls_back and any(hook.sees_divergence for hook in self.hooks)
+        return self.recovery.has_diverged and not is_seen
 
     def _use_counted_batches(self, options: _LoopOptions) -> bool:
         """Passes the number of batches to the schedule, once the first pass over the data has counted them."""
@@ -577,9 +581,14 @@ class Controller:
         self._save(Phase.FINISHED)
 
     def _save(self, phase: Phase) -> None:
-        """Saves the step; in any phase but FINISHED, the next attempt finishes it, and saves it again."""
+        """Saves the step, unless training has diverged.
+
+        In any phase but FINISHED, the next attempt finishes the step, and saves it again.
+        """
         replace = phase is Phase.FINISHED and self._is_saved_unfinished
         if self.saver.is_disabled or (self.checkpointer.latest() == self.step and not replace):
+            return
+        if self.recovery.has_diverged:
             return
         self.tracker.flush()  # the logs of a saved step must be on disk before it
         meta = {

@@ -85,10 +85,13 @@ class Hook:
       name: The key of its state in checkpoints; empty for a hook without state.
       controller: The loop, from `setup` on: its step, trainer, checkpointer, `stop(reason)` and `synced()`.
       watches_evaluation_batches: Whether evaluations run batch by batch, with `on_evaluation_batch_begin` and `_end`.
+      sees_divergence: Whether a window in which training diverged is acted on and evaluated before training fails;
+        nothing of it is saved.
     """
 
     name = ""
     watches_evaluation_batches = False
+    sees_divergence = False
     controller: Any  # a Controller, which imports this module
 
     @property
@@ -168,12 +171,13 @@ class LearningRate(Hook):
     now, the new one is used.
 
     Args:
-      rate: The rate that the optimizer was created with; None for a schedule, which is not a variable.
+      rate: The rate that the optimizer was created with; None for a schedule, which is not a variable. A list for an
+        optimizer that consists of several.
     """
 
     name = "learning_rate"
 
-    def __init__(self, rate: float | None) -> None:
+    def __init__(self, rate: Any) -> None:
         self._rate = rate
 
     def state(self) -> tuple[State, dict[str, Any]]:
@@ -186,5 +190,14 @@ class LearningRate(Hook):
             return
         trainer = self.controller.trainer
         trainer.engine.push()
-        trainer.optimizer.learning_rate = self._rate
+        _set_rate(trainer.optimizer, self._rate, meta["told"])
         trainer.engine.pull()
+
+
+def _set_rate(optimizer: Any, rate: Any, before: Any) -> None:
+    """Sets a learning rate that has changed; of an optimizer that consists of several, the rates that have."""
+    if isinstance(rate, list):
+        for part, own, former in zip(optimizer.optimizers, rate, before, strict=False):
+            _set_rate(part, own, former)
+    elif None not in (rate, before) and rate != before:
+        optimizer.learning_rate = rate

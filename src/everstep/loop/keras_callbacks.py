@@ -48,6 +48,7 @@ class KerasCallbacks(Hook):
       verbose: The verbosity that is passed to the callbacks.
       listeners: Called with the same events, after the callbacks. Those with `get_state` and `set_state` are saved
         like callbacks, after those of the user.
+      sees_divergence: Whether an epoch in which training diverged ends as any other, before training fails.
     """
 
     name = "callbacks"
@@ -61,9 +62,11 @@ class KerasCallbacks(Hook):
         initial_epoch: int = 0,
         verbose: Any = 0,
         listeners: Sequence[Listener] = (),
+        sees_divergence: bool = True,
     ) -> None:
         self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
         self._listeners, given = listeners, accepted(callbacks)
+        self.sees_divergence = sees_divergence
         self.list = keras.callbacks.CallbackList(
             given,
             add_history=True,
@@ -323,8 +326,8 @@ class KerasCallbacks(Hook):
         return False
 
     def on_divergence(self) -> None:
-        """Adds the failed epoch to the history, with its logs so far; calls no callback."""
-        if self._read_epochs():
+        """Adds the failed epoch to the history, with its logs so far, unless it has ended; calls no callback."""
+        if self._read_epochs() or self.phase == BETWEEN:
             return
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")

@@ -15,7 +15,7 @@ import numpy as np
 
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Feed
-from everstep.errors import TrainingError
+from everstep.errors import DivergedError, warning_text
 from everstep.gang import current_gang
 from everstep.task.optim.loss_scale import UPDATES, find_scaling
 from everstep.types import ArrayParts, Logs, OwnState
@@ -23,7 +23,7 @@ from everstep.types import ArrayParts, Logs, OwnState
 logger = logging.getLogger(__name__)
 
 _ADVICE: dict[str, Any] = {
-    "remedy": "check the data and the learning rate, or set {trials} to skip batches",
+    "remedy": ("check the data and the learning rate", "set {trials} to skip batches"),
     "mentions": {"trials": "trainer.recovery_max_trials"},
 }
 
@@ -79,9 +79,12 @@ class Recovery:
         return ""
 
     def problem_in_state(self, step: int, state: OwnState) -> str:
-        """Returns what in a state is not finite, and was finite when training began; empty if nothing is."""
+        """Returns what in a state is not finite, and was finite when training began; empty if nothing is.
+
+        Metrics may be NaN, such as a correlation with a constant: the next window resets them.
+        """
         known = self._infinite_from_the_start or frozenset()
-        new = [key for key in non_finite(state) if key not in known]
+        new = [key for key in non_finite(state) if key not in known and not key.startswith("metrics.")]
         more = f" and {len(new) - 1} more" if len(new) > 1 else ""
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
@@ -117,24 +120,32 @@ class Recovery:
           good: The step of the last good state; None if there is none.
 
         Raises:
-          TrainingError: There are no trials left.
+          DivergedError: There are no trials left.
         """
         reason, self.alarm = self.alarm, ""
         if good is None or self.trials >= self.max_trials:
-            raise TrainingError(f"{reason}; {self._so_far(good)}", **_ADVICE)
+            raise DivergedError(f"{reason}; {self._so_far(good)}", **_ADVICE)
         self.trials += 1
         logger.warning("%s: rolling back to step %d (trial %d of %d)", reason, good, self.trials, self.max_trials)
 
     def record_skipped(self, step: int, position: Mapping[str, Any], reason: str, further: bool) -> None:
         """Records a batch that `BadBatchSkipper` skips; each further batch of a trial counts as another trial.
 
+        Args:
+          step: The step that it was taken for.
+          position: The position after it: the one before may be at the end of the epoch before.
+          reason: What is wrong with it.
+          further: Whether another batch of the same trial was skipped before.
+
         Raises:
-          TrainingError: There are no trials left.
+          DivergedError: There are no trials left.
         """
         if self.trials + further > self.max_trials:
-            raise TrainingError(f"{reason}; {self._so_far(None)}", **_ADVICE)
+            raise DivergedError(f"{reason}; {self._so_far(None)}", **_ADVICE)
         self.trials += further
-        batch = {"step": step, "epoch": position.get("epoch"), "batch": position.get("batch")}
+        following = position.get("batch")
+        number = None if following is None else following - 1
+        batch = {"step": step, "epoch": position.get("epoch"), "batch": number}
         self.skipped.append(batch)
         logger.warning("%s: skipping batch %s of epoch %s", reason, batch["batch"], batch["epoch"])
 
@@ -202,7 +213,7 @@ class BadBatchSkipper:
         """
         done = 0
         while done < n and begin + done < self.until:
-            before, position = engine.state(), feed.state()
+            before = engine.state()
             if not engine.run(feed, 1):
                 break
             step = begin + done + 1
@@ -210,7 +221,7 @@ class BadBatchSkipper:
             reason = reason or self._recovery.problem_in_state(step, engine.state())
             if reason:
                 engine.load(before)
-                self._recovery.record_skipped(step, position, reason, further=self._skipped > 0)
+                self._recovery.record_skipped(step, feed.state(), reason, further=self._skipped > 0)
                 self._skipped += 1
                 continue
             done += 1
@@ -248,12 +259,13 @@ class SkippedUpdates:
             self._step, self._updates = step, updates
         elif step - self._step >= self._per_update:
             self._warned = True
-            logger.warning(
-                "steps %d to %d changed no weights: the gradients of their scaled losses are not finite; if that "
-                "continues, lower runtime.loss_scale or set it to dynamic, and check the data and the learning rate",
-                self._step + 1,
-                step,
+            text = warning_text(
+                f"steps {self._step + 1} to {step} changed no weights: the gradients of their scaled losses are "
+                "not finite; if that continues",
+                remedy=("check the data and the learning rate", "lower {scale}, or set it to dynamic"),
+                mentions={"scale": "runtime.loss_scale"},
             )
+            logger.warning("%s", text)
 
 
 def non_finite(state: OwnState) -> list[str]:

@@ -189,6 +189,10 @@ class EpochSchedule(Schedule):
         in_pass = rest // self.full_epoch_steps if self.full_epoch_steps else 0
         return self.first_epoch + begun * self._epochs_per_pass() + in_pass
 
+    def epoch_number(self, step: int) -> int:
+        """Returns the number, counted from 1, of the epoch that the last of `step` steps belongs to; 0 before them."""
+        return self.epoch_of(step - 1) + 1 if step else self.first_epoch
+
     def epoch_start(self, epoch: int) -> int | None:
         """Returns the first step of an epoch; None while that is unknown."""
         epoch -= self.first_epoch

@@ -27,6 +27,7 @@ from everstep.errors import BadDataError, Problem, TrainingError, UsageError, pr
 from everstep.loop.frozen import FrozenWeights
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
+from everstep.loop.untouched import Untouched
 from everstep.task.optim.ema import find_average, with_averages
 from everstep.task.task import Task
 from everstep.types import Batch, Logs, OwnState, StoredState
@@ -82,6 +83,7 @@ class Trainer:
         self.data_on_device = self._place_data()  # its bytes, by `train` and `validation`
         self.frozen = FrozenWeights(engine, self.task.base_weights() if self._trains else "")
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
+        self._untouched = Untouched(engine)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
 
@@ -110,7 +112,8 @@ class Trainer:
         runtime = self.config.runtime
         options = {"enable_xla": runtime.enable_xla, "cuda_graph": runtime.cuda_graph}
         engine = create_engine(self.task, self.model, self.optimizer, **options)
-        engine.compiler_options = compiler_options(runtime.xla_preset, runtime.deterministic)
+        engine.compiler_options = compiler_options(runtime.xla_preset)
+        engine.deterministic = runtime.deterministic
         engine.measures_norms = self.config.trainer.tracking.norms
         return engine
 
@@ -165,6 +168,7 @@ class Trainer:
             return not stopped
 
         feed, begin, done = self._train_feed, self.global_step, 0
+        report_untouched = self._untouched.begin("train")
         try:
             if skipper is not None:
                 done = skipper.run(self.engine, feed, num_steps, begin, self.window_logs, after)
@@ -182,10 +186,13 @@ class Trainer:
             total = self.config.trainer.train_steps
             raise TrainingError(
                 f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
-                remedy="repeat it (dataset.repeat(), or {repeat}=true) or lower {steps}",
+                remedy=("repeat it: dataset.repeat()", "set {repeat} to true", "lower {steps}"),
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
-        return self._logs(self._updates_without_effect.watch if done == num_steps or ended else None)
+        is_whole = done == num_steps or ended
+        if is_whole:
+            report_untouched()
+        return self._logs(self._updates_without_effect.watch if is_whole else None)
 
     def _in_train_data(self, problem: Problem) -> Problem:
         """Returns a problem with one of the keys of the data section under that section."""
@@ -279,10 +286,12 @@ class Trainer:
         feed = self._feed(self.validation_stream, self.task.aggregates or single_batches, "validation")
         feed.restore({"epoch": 0, "batch": 0})
         self._validation_feed = feed
+        report_untouched = self._untouched.begin("validation")
         with self.averaged(), contextlib.closing(feed):
             logs, self.evaluated_batches = self.engine.evaluate(
                 feed, num_steps, self.global_step, before_call, after_call, loss_name="validation_loss"
             )
+        report_untouched()
         return logs
 
     @property
@@ -438,5 +447,6 @@ def _require_end(stream: Stream, num_steps: int) -> None:
             "which means the whole validation set, but its data never ends",
             key="trainer.validation_steps",
             received=num_steps,
-            remedy="set the number of batches, or do not repeat the data",
+            remedy=("do not repeat the data", "set {steps} to a number of batches"),
+            mentions={"steps": "trainer.validation_steps"},
         )

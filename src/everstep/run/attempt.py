@@ -1,6 +1,7 @@
 """One attempt at a run: it holds the directory, reacts to stop requests, and records its progress and its end."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.checkpoint.digest import WEIGHTS, Digest
 from everstep.config.difference import Change
+from everstep.engine import exactness
 from everstep.gang import current_gang
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
@@ -18,6 +20,8 @@ from everstep.run.signals import Interrupted, Signals
 from everstep.tracking.console import ConsoleTracker
 from everstep.tracking.tracker import LogKind, Tracker
 from everstep.types import State
+
+logger = logging.getLogger(__name__)
 
 _STOP = "a stop"
 
@@ -48,7 +52,7 @@ class Guard:
         self.last_beat: tuple[int, float] | None = None
 
     def __enter__(self) -> "Guard":
-        storage.prepare_directory(self._directory)
+        storage.prepare_directory(self._directory, "model_dir")
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
             self.last_beat = last_beat(self._directory)
@@ -161,6 +165,7 @@ class Attempt(Tracker, Hook):
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._digests: tuple[str, str] | None = None
         self._digested_step = -1
+        self._said_exactness = False
 
     def start(self, step: int) -> None:
         """Cuts nothing: the record has only the newest logs, which the next ones replace."""
@@ -172,11 +177,20 @@ class Attempt(Tracker, Hook):
 
     def flush(self) -> None:
         """Writes the record."""
+        if found := self._trainer.engine.exactness:
+            self._run.record["exactness"] = found
         self._run.update(self._trainer.global_step, self._trainer.epoch, self._metrics)
 
     def close(self) -> None:
         """Writes the record."""
         self.flush()
+
+    def on_call_end(self, step: int) -> None:
+        """Says how far the bits of the steps can be repeated, when the first ones are done."""
+        if not self._said_exactness:
+            self._said_exactness = True
+            if found := self._trainer.engine.exactness:
+                logger.info("bits of the steps on this device: %s", exactness.as_text(found))
 
     def on_last_step(self, step: int) -> None:
         """Computes the digests, when the last training step is done."""

@@ -48,6 +48,16 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
     return 1
 
 
+def reported_error(lines: Iterable[str], name: str = "everstep: ") -> str:
+    """Returns the error that a program has reported by `exit_code`, from the lines it wrote; else the last line.
+
+    Below an error of the user's code is where it happened, with lines that only mark a column: `^^^^`.
+    """
+    found = [line.strip() for line in lines if line.strip(" ~^\t\r\n")]
+    errors = [line.removeprefix(f"{name}error: ") for line in found if line.startswith(f"{name}error: ")]
+    return [*found[-1:], *errors][-1] if found else ""
+
+
 def _print_interruption(error: BaseException, name: str) -> None:
     if getattr(error, "announced", False):
         return

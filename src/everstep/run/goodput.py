@@ -1,8 +1,9 @@
 """Goodput: of the training steps that a run has computed, the share that was kept.
 
-A step is computed when the call that runs it is done, and kept when the run's current state contains it. Steps are
-lost when a process ends without saving them, when training rolls back, or when a damaged checkpoint makes it resume
-from an earlier one; then they are computed again. The ratio does not depend on time. The cost of restarts in seconds
+A step is computed when the call that runs it is done, and kept when the run's current state contains it: that of the
+process that trains, or, where the last attempt has failed or was interrupted, the newest checkpoint. Steps are lost
+when a process ends without saving them, when training rolls back, or when a damaged checkpoint makes it resume from an
+earlier one; then they are computed again. The ratio does not depend on time. The cost of restarts in seconds
 (computing lost steps, starting up again, being down) is reported beside it.
 """
 
@@ -68,7 +69,7 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
     reasons: dict[str, int] = {}
     for one, _ in restarts:
         reasons[one.reason] = reasons.get(one.reason, 0) + 1
-    step, down = int(record["step"]), sum(_between(one.ended, later.started) for one, later in restarts)
+    step, down = _kept_step(record), sum(_between(one.ended, later.started) for one, later in restarts)
     computed = sum(one.computed for one in attempts)
     kept = step - min((one.from_step for one in attempts), default=step)
     return Goodput(
@@ -81,6 +82,14 @@ def goodput(record: Mapping[str, Any]) -> Goodput:
         down=down,
         reasons=reasons,
     )
+
+
+def _kept_step(record: Mapping[str, Any]) -> int:
+    """Returns the step of the run's current state."""
+    step, last = int(record["step"]), record["attempts"][-1] if record["attempts"] else {}
+    if last.get("ended") is None or last["reason"] == "done":
+        return step
+    return min(step, int(last.get("saved_step", step)))
 
 
 def _recomputing(attempts: "Sequence[_AttemptSteps]", step: int) -> float:

@@ -54,7 +54,7 @@ def meet(gang: Gang, run: Any, shared: Path, mode: Any, trains: bool) -> None:
     path = shared / FOLDER / MEMBERS
     token = uuid.uuid4().hex
     if gang.is_first:
-        storage.prepare_directory(shared / FOLDER)
+        storage.prepare_directory(shared / FOLDER, "model_dir")
         members = [dataclasses.asdict(member) for member in gang.members]
         storage.write_json(path, {"token": token, "members": members})
     token = gang.share("the directory", token)

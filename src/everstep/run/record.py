@@ -67,7 +67,7 @@ OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 
 
-_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "processes")
+_BEFORE_A_RUN = ("submissions", "checkpoints", "spool", "train", "validation", "processes", "params.yaml")
 """Files and folders that a run directory may contain before its record, beside those of entry points."""
 
 
@@ -275,9 +275,13 @@ class Run:
             over all weights, is not recorded.
         """
         self.newest_save = step, time.monotonic()
+        attempt = self.record["attempts"][-1]
+        attempt["saved_step"] = step
         found = {} if state is None else {str(step): weights_digest(state)}
         self._drop_states(step)
         self.record["states"] = {**self.record["states"], **found}
+        if attempt["ended"] is not None:  # it failed while this was being written
+            self._try_to_write()
 
     def _drop_states(self, step: int) -> None:
         """Drops the digests of `step` and later: these steps are recomputed, perhaps without some batches."""
@@ -330,7 +334,8 @@ class Run:
     def _attempt(self, step: int) -> Record:
         times = {"started": self._opened, "first_step": None, "ended": None}
         processes = {"processes": current_gang().size, "hosts": sorted({one.host for one in current_gang().members})}
-        return {**times, "from_step": step, "to_step": step, "steps_again": 0, "reason": None, **processes}
+        steps = {"from_step": step, "to_step": step, "saved_step": step, "steps_again": 0}
+        return {**times, **steps, "reason": None, **processes}
 
     def _time(self) -> str:
         return _spelled(self._clock())
@@ -443,8 +448,9 @@ def _wrong_keys(record: Mapping[str, Any]) -> Iterator[str]:
     yield from _mismatches(record, _TOP, "")
     for number, attempt in enumerate(record["attempts"]):
         yield from _mismatches(attempt, _ATTEMPT, f"attempts[{number}].")
-        if not isinstance(attempt.get("steps_again", 0), int):  # older versions did not write it
-            yield f"attempts[{number}].steps_again"
+        for later in ("steps_again", "saved_step"):  # older versions did not write them
+            if not isinstance(attempt.get(later, 0), int):
+                yield f"attempts[{number}].{later}"
     yield from (f"metrics.{kind}" for kind, logs in record["metrics"].items() if not isinstance(logs, dict))
 
 

@@ -56,6 +56,16 @@ class ChangeRefused(UsageError):
         remedy = _remedy(len(changed), last.mentions, has_command=False)
         return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
 
+    def with_remedy(self, another: str) -> "ChangeRefused":
+        """Returns the error for an entry point that chooses the directory itself.
+
+        Args:
+          another: How its users start a run in another directory.
+        """
+        *changed, last = self.problems
+        remedy = _remedy(len(changed), last.mentions, has_command=True, another=another)
+        return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
+
 
 @contextlib.contextmanager
 def allowed_in_python() -> Iterator[None]:
@@ -66,25 +76,29 @@ def allowed_in_python() -> Iterator[None]:
         raise refused.in_python() from refused
 
 
-def refuse_changes(changed: Sequence[Problem], reason: str) -> ChangeRefused:
+def refuse_changes(changed: Sequence[Problem], reason: str, keys: Iterable[str] = ()) -> ChangeRefused:
     """Returns the error that refuses changes.
 
     Args:
-      changed: A problem for each change.
+      changed: A problem for each change; none where the changes are unknown.
       reason: What they would alter.
+      keys: What has to be allowed where the changes are unknown.
     """
-    mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys(problem.key for problem in changed))}
+    mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys([*(problem.key for problem in changed), *keys]))}
     remedy = _remedy(len(changed), mentions, has_command=True)
     return ChangeRefused([*changed, Problem("", reason, remedy=remedy, mentions=mentions)])
 
 
-def _remedy(changes: int, placeholders: Iterable[str], has_command: bool) -> str:
+def _remedy(
+    changes: int, placeholders: Iterable[str], has_command: bool, another: str = "use another directory"
+) -> str:
     """Returns how to allow changes; keys are placeholders, which each entry point fills with its own names."""
     keys = [f"{{{name}}}" for name in placeholders]
     python = f"allow_change={json.dumps(keys)}"
     options = " ".join(f"--allow-change {key}" for key in keys)
     allow = f"{options} (in Python: {python})" if has_command else python
-    return f"restore the former value{'s' if changes > 1 else ''}, use another directory, or allow the change: {allow}"
+    former = f"the former value{'s' if changes > 1 else ''}" if changes else "config.yaml"
+    return f"restore {former}, {another}, or allow the change: {allow}"
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
@@ -114,14 +128,8 @@ def accepted_changes(
     tree = {key: value for key, value in tree.items() if key not in HEADER}
     check_keys(directory, params, allow_change)
     if trouble and not set(params._names()) <= set(allow_change):
-        names = list(params._names())
-        options = " ".join(f"--allow-change {name}" for name in names)
-        allow = f"{options} (in Python: allow_change={json.dumps(names)})"
-        raise UsageError(
-            f"the run in {str(directory)!r} has a checkpoint, but the configuration it was trained with is unknown "
-            f"({trouble})",
-            remedy=f"restore config.yaml, use another directory, or resume with whatever has changed: {allow}",
-        )
+        reason = f"the run in {str(directory)!r} has a checkpoint, but the configuration it was trained with is unknown"
+        raise refuse_changes([], f"{reason} ({trouble})", params._names())
     changes = [_redacted(change) for change in changes_since(tree, params)]
     changes += [Change("gin", old_gin, gin)] if old_gin != redaction.tree(gin) else []
     refused = [c for c in changes if not _may_change(params, c) and not is_below(c.path, allow_change)]

@@ -22,8 +22,8 @@ class CompiledTask(Task):
     If a model overrides `train_step(data)` or `test_step(data)`, that step is used, on the backend for which Keras
     defines its signature; one with the stateless signature, `train_step(state, data)`, gets the lists it expects. Such
     a step may return any logs. Variables in other attributes of the model, such as further optimizers, are part of the
-    state. A model that overrides `compute_metrics` or `get_metrics_result` is trained by Keras's own steps, which call
-    them.
+    state, and so are those that only its loss has. A model that overrides `compute_metrics` or `get_metrics_result` is
+    trained by Keras's own steps, which call them.
 
     Args:
       model: The compiled model.
@@ -34,6 +34,9 @@ class CompiledTask(Task):
     """
 
     averages_batches = True
+    keeps_other_variables = (
+        True  # `fit` takes losses with variables, and layers with unseeded functions of keras.random
+    )
 
     def __init__(
         self,

@@ -23,12 +23,16 @@ from keras.src.utils import module_utils
 from keras.src.utils.naming import to_snake_case
 
 from everstep.config import Config
+from everstep.task.optim.optimizers import parts_of
 
 _RATE = "learning_rate"
 _MOST_LINES = 100
 _DROPPED = ("name", "seed", "build_config", "build_input_shape")
 _DEFAULTS = {"trainable": True, "dtype": "float32"}
 _LONGEST = 400
+
+Rate = float | list[Any] | None
+"""A constant learning rate, or those of several optimizers; None for a schedule."""
 
 Reference = Callable[[Any], str]
 """Returns the name of the operation that a symbolic tensor comes from."""
@@ -55,14 +59,14 @@ class Description:
       optimizer: The settings of the optimizer.
       loss: The loss, or the loss of each output.
       loss_weights: The weight of the loss of each output.
-      learning_rate: The learning rate; None if it follows a schedule.
+      learning_rate: The learning rate; None if it follows a schedule. Of several optimizers, that of each.
     """
 
     model: ModelDescription
     optimizer: dict[str, Any]
     loss: str
     loss_weights: str
-    learning_rate: float | None
+    learning_rate: Rate
 
 
 class Settings(NamedTuple):
@@ -70,7 +74,7 @@ class Settings(NamedTuple):
 
     model: ModelDescription
     optimizer: dict[str, Any]
-    learning_rate: float | None
+    learning_rate: Rate
 
     def without_rate(self) -> tuple[ModelDescription, dict[str, Any]]:
         """Returns everything but the learning rate, which may change from step to step."""
@@ -130,9 +134,11 @@ def _without_importing_tensorflow() -> Iterator[None]:
         module._available = known
 
 
-def constant_rate(optimizer: Any) -> float | None:
-    """Returns the learning rate of an optimizer, or None if it follows a schedule."""
-    rate = optimizer.learning_rate
+def constant_rate(optimizer: Any) -> Rate:
+    """Returns the learning rate of an optimizer, or None if it follows a schedule; of several optimizers, each rate."""
+    if parts := parts_of(optimizer):
+        return [constant_rate(part) for part in parts]
+    rate = getattr(optimizer, "learning_rate", None)
     return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
 
 
@@ -155,7 +161,7 @@ def _model(model: keras.Model) -> ModelDescription:
     return ModelDescription(type=lines.line(model), layers=_layer_lines(lines), optimizers=held)
 
 
-def _optimizer(optimizer: Any) -> tuple[dict[str, Any], float | None]:
+def _optimizer(optimizer: Any) -> tuple[dict[str, Any], Rate]:
     settings = {"class": class_name(optimizer), **tree(configuration(optimizer))}
     schedule = getattr(optimizer, "_learning_rate", None)
     if _RATE not in settings and callable(schedule):  # a schedule without get_config

@@ -225,23 +225,30 @@ def losses_divided_by_keras(divided: bool = True) -> Iterator[None]:
         share.divides_losses = before
 
 
-# Optimizers for which a loss was scaled since `forget_scaled`: a loss-scaling `apply` checks it.
-_scaled: set[int] = set()
-# Those whose gradients the step itself has unscaled since then, as Model Garden's steps do.
-_unscaled: set[int] = set()
+class _ScaledLosses(threading.local):
+    """What the step of this thread has done about the scale of its loss since `forget_scaled`; ids of optimizers."""
+
+    def __init__(self) -> None:
+        self.scaled: set[int] = set()
+        """Those for which a loss was scaled: a loss-scaling `apply` checks it."""
+        self.unscaled: set[int] = set()
+        """Those whose gradients the step itself has unscaled, as Model Garden's steps do."""
+
+
+_losses = _ScaledLosses()
 
 
 def mark_scaled(optimizer: Any) -> None:
     """Records that a loss was scaled for this optimizer, and for those it wraps."""
     while optimizer is not None:
-        _scaled.add(id(optimizer))
+        _losses.scaled.add(id(optimizer))
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def forget_scaled() -> None:
     """Clears the records of scaled losses; called by an engine before it traces a step."""
-    _scaled.clear()
-    _unscaled.clear()
+    _losses.scaled.clear()
+    _losses.unscaled.clear()
 
 
 def adapt_loss_scaling(optimizer: Any) -> None:
@@ -263,13 +270,14 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         return keras_scale_loss(loss)
 
     def apply(grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
-        if id(optimizer) not in _scaled:
+        if id(optimizer) not in _losses.scaled:
             raise UsageError(
                 f"optimizer {optimizer.name!r} scales the loss, but these gradients are of an unscaled one",
                 remedy="call everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), or, with your own tape, "
                 "take the gradients of optimizer.scale_loss(loss)",
             )
-        if id(optimizer) in _unscaled:  # scaled again, without rounding: `apply` divides by the scale, a power of two
+        # Scaled again, without rounding: `apply` divides by the scale, a power of two.
+        if id(optimizer) in _losses.unscaled:
             grads = [None if grad is None else keras.ops.multiply(grad, _scale_of(optimizer, grad)) for grad in grads]
         if keras.backend.backend() != "jax":
             keras_apply(grads, trainable_variables)
@@ -287,7 +295,7 @@ def adapt_loss_scaling(optimizer: Any) -> None:
         return optimizer.scale_loss(loss)
 
     def get_unscaled_gradients(grads: Sequence[Any]) -> list[Any]:
-        _unscaled.add(id(optimizer))
+        _losses.unscaled.add(id(optimizer))
         return [None if grad is None else keras.ops.divide(grad, _scale_of(optimizer, grad)) for grad in grads]
 
     for method in (apply, scale_loss, get_scaled_loss, get_unscaled_gradients):
@@ -367,10 +375,30 @@ def _torch_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer
             return value, [torch.zeros_like(source) for source in sources]
         options = {"create_graph": inside, "allow_unused": True, "materialize_grads": True}
         scaled = shared(scaled, share) if share else scaled
-        gradients = list(torch.autograd.grad(scaled, sources, **options))
+        with _explain_assigned():
+            gradients = list(torch.autograd.grad(scaled, sources, **options))
         gradients = share.sum(gradients, variables) if share else gradients
     # Results are detached: recording what is done with them would keep the memory of the step.
     return (value, gradients) if inside else (_detached(value), gradients)
+
+
+@contextlib.contextmanager
+def _explain_assigned() -> Iterator[None]:
+    """Explains PyTorch's error about a tensor that was changed before its gradient was computed.
+
+    Raises:
+      UsageError: A variable was assigned too early.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise UsageError(
+            "a variable was assigned after the forward pass had used its value, and before its gradient was computed; "
+            "a layer such as GRU(stateful=True) does that, which PyTorch cannot differentiate",
+            remedy="use the state as an input and an output of the model, or train on JAX or TensorFlow",
+        ) from error
 
 
 @contextlib.contextmanager

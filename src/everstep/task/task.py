@@ -55,6 +55,10 @@ class Task(abc.ABC):
     """Whether every batch counts the same when an optimizer accumulates gradients, as in Keras's `fit`; otherwise it
     counts by `batch_weight`."""
 
+    keeps_other_variables: bool = False
+    """Whether steps may use variables that neither the model, the optimizer, the metrics nor the task hold; these are
+    then part of the state. Otherwise such a variable is refused: it is likely one that should be trained."""
+
     label_classes: int | None = None
     """The number of classes of the labels, if tracing the step shows it; set by the engine."""
 
@@ -319,7 +323,8 @@ class Task(abc.ABC):
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """Folds one validation step's outputs, on the host, into `state`; the first state is None.
 
-        Each value is a tuple with one NumPy array per replica, which also has `numpy()`.
+        They have the nesting in which `validation_step` returned them, of dicts, lists and tuples. Each tensor in it is
+        a tuple with one NumPy array per replica, which also has `numpy()`.
         """
         return None
 

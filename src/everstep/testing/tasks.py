@@ -135,7 +135,7 @@ def running(
     data = models.samples(model, 480) if data is None else data
     stream = data if isinstance(data, Stream) else ArrayStream(data, batch_size, repeat=True)
     engine = make(task, model, optimizer)
-    engine.compiler_options = compiler_options()  # as a trainer does: on a GPU, operations are deterministic
+    engine.compiler_options = compiler_options()  # as a trainer does
     engine.build(stream.peek(), stream.peek())
     while long_calls and engine.call_length.measuring:
         engine.call_length.record(1e-4)

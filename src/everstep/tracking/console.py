@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import sys
 import threading
@@ -69,6 +70,7 @@ class ConsoleTracker(Tracker):
       clock: Seconds; for the rate and the time left.
       history: The `history.csv` of the run, to show what earlier attempts have logged.
       facts: Called with the step, by the drawing thread, whenever the display is drawn; has to be cheap.
+      position: Returns what a line says of its step; by default its number.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class ConsoleTracker(Tracker):
         clock: Callable[[], float] = time.monotonic,
         history: Path | None = None,
         facts: Callable[[int], Facts] = lambda step: Facts(),
+        position: Callable[[int], str] | None = None,
     ) -> None:
         self._total_steps = total_steps
+        self._position = position or functools.partial(_step_position, total=total_steps)
         self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
         self._clock = clock
         self._history = history
@@ -172,12 +176,17 @@ class ConsoleTracker(Tracker):
                 print(line, file=self._out, flush=True)
 
     def _line(self, step: int, values: Mapping[str, float], kind: LogKind) -> str:
-        parts = [_LABELS[kind], f"step: {step:{max(5, len(str(self._total_steps)))}d}"]
+        parts = [_LABELS[kind], self._position(step)]
         parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []
         shown = {name: value for name, value in values.items() if name not in CLOCKS or name == "eval_seconds"}
         parts += [f"{name}: {value:.5g}" for name, value in shown.items()]
         return wrapped(parts, " | ", self._out)
+
+
+def _step_position(step: int, total: int) -> str:
+    """Returns the number of a step as lines show it, in a column of one width."""
+    return f"step: {step:{max(5, len(str(total)))}d}"
 
 
 def _rate(steps_per_second: float) -> str:

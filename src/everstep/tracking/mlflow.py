@@ -547,6 +547,7 @@ def _quiet() -> Iterator[None]:
 
 
 _SECONDS_TO_CREATE_A_DATABASE = 60.0
+_SECONDS_TO_CREATE_A_RUN = 10.0  # on a server: as long as one request may take
 
 
 class MlflowTracker(SpooledTracker):
@@ -591,6 +592,21 @@ class MlflowTracker(SpooledTracker):
         uri = checked_uri(uri or default_uri(model_dir))
         self._target = MlflowTarget(uri, run_id, names.experiment, trial_name() or names.run or self._directory.name)
         self._params, self._tags = flattened(names.params), flattened(names.tags)
+        self._progress: DeliveryProgress | None = None
+
+    def describe(self, names: MlflowNames) -> None:
+        """Records parameters and tags as they are known now; a parameter is recorded once."""
+        self._params, self._tags = flattened(names.params), flattened(names.tags)
+        self._describe_run()
+        self._wake()
+
+    def remote_id(self) -> str | None:
+        """Returns the run's id on the server; waits until the sender has created it, and returns None if it cannot."""
+        is_file = is_local(self._target.uri)
+        end = time.monotonic() + (_SECONDS_TO_CREATE_A_DATABASE if is_file else _SECONDS_TO_CREATE_A_RUN)
+        while self._progress is not None and self._progress.remote_id is None and time.monotonic() < end:
+            time.sleep(0.02)
+        return None if self._progress is None else self._progress.remote_id
 
     def _prepare(self) -> None:
         prepare_client(self._target.uri)
@@ -606,6 +622,7 @@ class MlflowTracker(SpooledTracker):
 
     def _connected(self) -> Delivery:
         run = MlflowRun(self._target, self._directory, self._spool)
+        self._progress = run.progress
         return Delivery(self._spool, run.progress, run)
 
     def _label(self) -> str:

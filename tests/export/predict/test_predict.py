@@ -11,6 +11,7 @@ import pytest
 from tests.export.predict.predict_models import CLASSES, samples, train, write_table
 
 from everstep.errors import TrainingError, UsageError
+from everstep.export import export_model
 from everstep.export.predict.finding import find, run_of
 from everstep.export.predict.predicting import PredictOptions, predictor_of, write_predictions
 
@@ -90,7 +91,8 @@ def test_a_pytorch_program_is_refused(tmp_path):
 def test_the_saved_model_predicts_the_same(run, predictor, tmp_path):
     x, _ = samples(9)
     np.save(tmp_path / "in.npy", x)
-    other = predictor_of(find(str(run[0] / "export" / "saved_model")))
+    (saved_model,) = export_model(run[0], tmp_path, formats="saved_model")
+    other = predictor_of(find(str(saved_model)))
     for name, each in (("keras.csv", predictor), ("saved.csv", other)):
         write_predictions(each, str(tmp_path / "in.npy"), str(tmp_path / name))
     first, second = rows(tmp_path / "keras.csv"), rows(tmp_path / "saved.csv")

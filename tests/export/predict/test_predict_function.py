@@ -7,6 +7,7 @@ from tests.export.predict.predict_models import CLASSES, samples, train, write_t
 
 import everstep
 from everstep.errors import UsageError
+from everstep.export import export_model
 
 # On the others, daily, test_predict.py: what predicts is the same.
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
@@ -50,8 +51,9 @@ def test_an_exported_file_and_a_model_in_memory(run, expected):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch cannot write a SavedModel")
-def test_a_saved_model(run, expected):
-    found = everstep.predict(run / "export" / "saved_model", samples(20)[0])
+def test_a_saved_model(run, expected, tmp_path):
+    (saved_model,) = export_model(run, tmp_path, formats="saved_model")
+    found = everstep.predict(saved_model, samples(20)[0])
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

@@ -102,6 +102,12 @@ def test_mistakes_are_named_with_key_and_line(project, text, key, remedy, line):
     assert error.value.origin == f"{project.file}:{line}"
 
 
+def test_a_misspelt_key_is_told_with_its_value_as_it_is_written(project):
+    with pytest.raises(UsageError) as error:
+        project.catalog("numbers:\n  raw:\n    filpath: a.npz\n")
+    assert (error.value.key, error.value.received) == ("numbers.raw.filpath", "a.npz")
+
+
 def test_a_password_in_a_url_is_not_repeated(project):
     refused = refusal(project, "a: s3://me:hunter2@bucket/a.npz\n")
     assert refused.startswith("a.filepath: received 's3://…', must not contain credentials")

@@ -6,7 +6,7 @@ from components_project import config
 
 from everstep.components import ConfigNotFound, ConfigStruct, FoundMultipleConfigs, load_config_file
 from everstep.errors import UsageError
-from everstep.frontends.components.config import find_config, load_run_config, training_values
+from everstep.frontends.components.config import find_config, load_run_config, require_epochs, training_values
 
 
 def written(folder, text):
@@ -57,6 +57,7 @@ def test_files_that_cannot_be_read(tmp_path, text):
     ("text", "key", "remedy", "line"),
     [
         ("epoch: 3\n", "epoch", "'epochs'", 1),
+        ("epcohs: 3\n", "epcohs", "'epochs'", 1),
         ("seed: 1\ndata_loader_clas: a.B\n", "data_loader_clas", "'data_loader_class'", 2),
         ("seed: 1\nexport:\n  metrics: loss\n", "export.metrics", "'metric'", 3),
         ("seed: 1\nexport: val_loss\n", "export", "", 2),
@@ -70,6 +71,18 @@ def test_keys_and_values_that_are_refused(tmp_path, text, key, remedy, line):
     assert refused.value.key == key
     assert refused.value.origin == f"{path}:{line}"
     assert remedy in refused.value.remedy
+
+
+def test_a_key_that_may_stand_for_a_missing_one_is_mentioned(tmp_path):
+    path = written(tmp_path, "num_epochs: 3\nloader_class: a.B\n")
+    with pytest.raises(UsageError) as refused:
+        load_run_config(path)
+    remedies = {problem.key: problem.remedy for problem in refused.value.problems}
+    assert remedies["data_loader_class"] == "if 'loader_class' is meant, rename it"
+    assert remedies["project_name"].startswith("set the name of the project")
+    with pytest.raises(UsageError) as refused:
+        require_epochs(load_config_file(path))
+    assert refused.value.remedy == "if 'num_epochs' is meant, rename it"
 
 
 def test_a_known_key_without_a_value_has_its_default(tmp_path):

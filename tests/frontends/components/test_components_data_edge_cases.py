@@ -227,8 +227,86 @@ COLLECTED = """
 def test_a_generator_collected_in_a_list_is_refused(tmp_path):
     with pytest.raises(UsageError, match="training data is read without end after its 10 samples") as refused:
         create_split(built(tmp_path, COLLECTED), "training")
-    assert refused.value.key == "data_loader_class"
+    assert refused.value.key == "preprocessor_class"
     assert "config.yaml:" in refused.value.origin
+
+
+LOST = """
+    class Preprocessor(Preprocessor):
+        def batches(self, generator):
+            return itertools.islice(super().batches(generator), 2)
+"""
+
+LOST_ROWS = """
+    import tensorflow as tf
+
+    class Loader(Loader):
+        def create_training_generator(self):
+            return tf.data.Dataset.from_tensor_slices(tuple(map(stacked, zip(*self.rows())))), 10
+
+    class Preprocessor(Preprocessor):
+        def batchify(self, generator, n):
+            return generator.batch(4, drop_remainder=True), 3
+"""
+
+
+@pytest.mark.parametrize("more", [LOST, LOST_ROWS], ids=["generator", "dataset"])
+def test_what_batchify_loses_is_not_the_loaders_fault(tmp_path, more):
+    if more == LOST_ROWS:
+        pytest.importorskip("tensorflow")
+    with pytest.raises(UsageError) as refused:
+        list(create_split(built(tmp_path, more), "training").batches())
+    assert refused.value.key == "preprocessor_class"
+
+
+UNBATCHED = """
+    import tensorflow as tf
+
+    class Preprocessor(Preprocessor):
+        def batchify(self, generator, n):
+            return {}, n
+"""
+
+DATASET_OF_ROWS = "tf.data.Dataset.from_tensor_slices((np.ones((10, 4)), np.arange(10) % 2))"
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        ("generator", "single samples"),
+        (DATASET_OF_ROWS, "single samples"),
+        ("(list(itertools.islice(generator, 4)) for _ in range(3))", "a list of samples"),
+    ],
+)
+def test_what_is_no_batch_is_called_that_with_what_batchify_returns(tmp_path, returned, reason):
+    pytest.importorskip("tensorflow")
+    with pytest.raises(UsageError) as refused:
+        list(create_split(built(tmp_path, UNBATCHED.replace("{}", returned)), "training").batches())
+    assert refused.value.key == "preprocessor_class"
+    assert f"batchify returned {reason}" in refused.value.reason
+    assert "dataset.batch(size)" in refused.value.remedy
+
+
+NEGATIVE = """
+    import tensorflow as tf
+
+    class Loader(Loader):
+        def create_training_generator(self):
+            x, y, weights = map(stacked, zip(*self.rows()))
+            return tf.data.Dataset.from_tensor_slices((x, y, 6 - weights)), 10
+
+    class Preprocessor(Preprocessor):
+        def batchify(self, generator, n):
+            return generator.batch(4), 3
+"""
+
+
+def test_weights_that_turn_negative_stop_a_dataset(tmp_path):
+    pytest.importorskip("tensorflow")
+    stream = create_split(built(tmp_path, NEGATIVE), "training").stream
+    with pytest.raises(UsageError, match="a weight of training batch 1 is -1.0, but weights") as refused:
+        list(itertools.islice(stream, 3))
+    assert refused.value.key == "data_loader_class"
 
 
 def test_a_batch_may_be_larger_than_the_data():
@@ -279,7 +357,8 @@ def test_whole_numbers_as_floats_are_numbers_of_samples_and_batches(tmp_path):
     pytest.importorskip("tensorflow")
     write(tmp_path, FLOATS)
     found = checked(tmp_path, None, "training samples", "training batches")
-    assert [found[name][0][:4] for name in ("training samples", "training batches")] == ["ok  ", "ok  "], found
+    assert "create_training_generator() returned 10.0 samples: return an int" in found["training samples"][0]
+    assert [found[name][0][:4] for name in ("training samples", "training batches")] == ["warn", "ok  "], found
     flow = create_split(built(tmp_path, FLOATS), "training")
     assert (flow.count, flow.n_iter) == (10, 3)
 

@@ -10,6 +10,7 @@ from components_project import SOURCES, write_run, write_source
 
 from everstep.components import Orchestrator
 from everstep.errors import UsageError
+from everstep.frontends.components.orchestrator import _locked
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -39,6 +40,7 @@ LOADER, PREPROCESSOR, MODEL, EVALUATOR = (
 )
 VALIDATION = "return self._generator(paths, labels, False), len(paths)"
 BATCH = "return self._batch_gen(generator, self.batch_size), self.n_iter(n_data_points)"
+WEIGHT = "yield self._read_image(paths[index]), labels[index], 1"
 FUNCTION = "return scce(y_true, y_pred)"
 FUNCTIONS = 'return {"sparse categorical ce": self.get_cat_loss()}'
 
@@ -113,15 +115,34 @@ FAULTS = {
     "ids wrong": Fault(LOADER, r"get_validation_index\(\): returned 24 ids for 25", {}, "dataset", "[2]]", "[2]][1:]"),
     "no ids": Fault(LOADER, r"get_validation_index\(\) failed at .*dataset.py:\d+: KeyError", {}, "dataset",
                     'row["image name"] for', 'row["name"] for'),
-    "batch of four": Fault(LOADER, "validation data: .*but is a tuple of 4", {}, "preprocessing",
+    "batch of four": Fault(PREPROCESSOR, "validation data: .*but is a tuple of 4", {}, "preprocessing",
                            "yield tuple(np.array(part) for part in parts)",
                            "yield (*(np.array(part) for part in parts), 1)"),
-    "parts of different sizes": Fault(LOADER, "contain different numbers of samples", {}, "preprocessing",
+    "parts of different sizes": Fault(PREPROCESSOR, "contain different numbers of samples", {}, "preprocessing",
                                       "np.array(part) for", "np.array(part)[: 4 + 4 * (part is parts[0])] for"),
-    "n_iter wrong": Fault(LOADER, "batchify announced 7 batches for 60 samples, but they fill 8", {}, "preprocessing",
-                          BATCH, BATCH.replace("self.n_iter(n_data_points)", "n_data_points // self.batch_size or 1")),
+    "n_iter wrong": Fault(
+        PREPROCESSOR, "batchify announced 7 batches for 60 samples, but they fill 8", {}, "preprocessing", BATCH,
+        BATCH.replace("self.n_iter(n_data_points)", "n_data_points // self.batch_size or 1")
+    ),
     "preprocessor raises": Fault(
-        LOADER, r"failed at .*preprocessing.py:\d+: ValueError: cannot reshape", {"input_height": 27}
+        PREPROCESSOR, r"Preprocessor.image_preprocess\(\) failed at .*preprocessing.py:\d+: ValueError: cannot reshape",
+        {"input_height": 27}
+    ),
+    "loader raises": Fault(
+        LOADER, r"dataset.DataLoader._read_image\(\) failed at .*dataset.py:\d+: AttributeError", {}, "dataset",
+        "return np.asarray(Image", "return np.asarry(Image"
+    ),
+    "text labels": Fault(
+        PREPROCESSOR, r"label_preprocess\(\): received '\d', labels must be numbers", {}, "preprocessing",
+        "return label", "return str(label)"
+    ),
+    "negative weights": Fault(
+        LOADER, "a weight of .* is -1.0, but weights must be finite and not negative", {}, "dataset", WEIGHT,
+        WEIGHT[:-1] + "-1.0"
+    ),
+    "batches of another size": Fault(
+        PREPROCESSOR, "training batches have 6 samples, but batch_size is 8: let batchify use config.batch_size", {},
+        "preprocessing", "self.batch_size = config.batch_size", "self.batch_size = 6"
     ),
     # model, loss, functions
     "model not compiled": Fault(MODEL, "is not compiled", {}, "models", "model.compile(", "dict("),
@@ -181,6 +202,12 @@ def test_one_line_before_training(name, tmp_path, data, untracked):
     assert "\n" not in text
     assert str(folder) in text, "the file is named"
     assert sorted(path.name for path in folder.iterdir()) == before, "nothing is left behind"
+
+
+def test_a_failure_that_is_no_mistake_of_the_users_leaves_no_lock_behind(tmp_path):
+    with pytest.raises(RuntimeError), _locked(tmp_path):
+        raise RuntimeError("a bug")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_there_are_many():

@@ -10,11 +10,14 @@ import sys
 import numpy as np
 import pytest
 from components_project import DATASET, MODELS, write_run, write_source
+from small_project import write
 
 from everstep.components import Orchestrator
 from everstep.errors import TrainingError, UsageError
 from everstep.export.torch_program import ExportedProgram
+from everstep.frontends.components.export import damage, write_export
 from everstep.frontends.components.exported_model import load_exported, model_name
+from everstep.frontends.components.run_folder import open_run
 from everstep.types import CLOCKS
 
 pytestmark = [pytest.mark.usefixtures("untracked"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -166,21 +169,21 @@ def test_another_learning_rate_is_refused_by_its_key(tmp_path, data):
 
 @pytest.mark.backend
 @pytest.mark.full
-@pytest.mark.parametrize("damage", ["a byte", "a file less", "a file more", "the record", "an empty folder"])
-def test_a_damaged_export_is_found_and_made_again(tmp_path, data, damage):
+@pytest.mark.parametrize("kind", ["a byte", "a file less", "a file more", "the record", "an empty folder"])
+def test_a_damaged_export_is_found_and_made_again(tmp_path, data, kind, caplog):
     write_source(tmp_path)
     folder = write_run(tmp_path)
     results, exported = run(tmp_path, data), folder / "exported"
     variables = next(path for path in exported.rglob("*") if path.name.endswith((".data-00000-of-00001", ".pt2")))
-    if damage == "a byte":
+    if kind == "a byte":
         content = bytearray(variables.read_bytes())
         content[len(content) // 2] ^= 1
         variables.write_bytes(content)
-    elif damage == "a file less":
+    elif kind == "a file less":
         variables.unlink()
-    elif damage == "a file more":
+    elif kind == "a file more":
         (variables.parent / "stray").touch()
-    elif damage == "the record":
+    elif kind == "the record":
         (exported / "export.json").write_text('{"epoch": 1')
     else:
         (exported / "export.json").unlink()
@@ -189,6 +192,31 @@ def test_a_damaged_export_is_found_and_made_again(tmp_path, data, damage):
     before = history(folder)
     assert run(tmp_path, data) == results
     assert history(folder) == before
+    said = [line for line in caplog.messages if "it is made again" in line]
+    assert len(said) == (kind != "an empty folder"), "there is nothing to say about an export that is not there"
+
+
+def test_what_is_wrong_with_a_damaged_export_is_named(tmp_path):
+    write(tmp_path)
+    opened = open_run("a", tmp_path)
+    folder, file = opened.folder, opened.folder.exported / "model"
+
+    def written(directory):
+        (directory / "model").write_text("weights")
+        return {}
+
+    def damaged(change):
+        write_export(folder, opened.config, written)
+        assert damage(folder) == ""
+        change()
+        return damage(folder)
+
+    assert damage(folder) == "", "there is none"
+    assert damaged(lambda: file.write_text("weight")) == "the export is damaged: model has changed"
+    assert damaged(file.unlink) == "the export is damaged: model is missing"
+    assert damaged((file.parent / "more").touch) == "the export is damaged: more was added"
+    assert "export.json is not valid JSON" in damaged(lambda: (file.parent / "export.json").write_text('{"epoch": 1'))
+    assert "export.json does not say which" in damaged(lambda: (file.parent / "export.json").write_text("[]"))
 
 
 CALLBACK = """
@@ -247,19 +275,49 @@ def test_a_generator_that_fails_in_the_middle(tmp_path, data):
 @pytest.mark.backend
 @pytest.mark.full
 def test_never_a_number(tmp_path, data):
-    """A loss that is NaN from the first epoch: the error names that, and nothing is exported."""
+    """A loss that is NaN from the first epoch: training ends with it and says so, and nothing is exported."""
     broken = MODELS.replace(
         "keras.losses.SparseCategoricalCrossentropy()", "lambda y, p: keras.ops.mean(p) * float('nan')"
     )
     write_source(tmp_path, models=broken)
     folder = write_run(tmp_path)
-    with pytest.raises(TrainingError, match="'val_loss' was finite in no epoch") as failed:
+    with pytest.raises(TrainingError, match="the training loss is nan at step 1; nothing bad was saved") as failed:
         run(tmp_path, data)
-    assert failed.value.key == "export.metric"
+    assert len(failed.value.history.epoch) == 1
     assert "learning rate" in failed.value.remedy
     assert "\n" not in str(failed.value)
     assert not (folder / "exported").exists()
     assert not (folder / "reports").exists()
+
+
+UNUSED = """
+
+
+    class Unused(ModelBuilder):
+        def get_compiled_model(self):
+            model = super().get_compiled_model()
+            model.unused = keras.Variable([0.0], trainable=False, name="unused")
+            return model
+
+        def get_callbacks(self):
+            return [Spoils()]
+
+
+    class Spoils(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.unused.assign([float("nan")])
+"""
+
+
+@pytest.mark.full
+def test_a_weight_that_is_nan_while_the_loss_is_finite(tmp_path, data):
+    """It is named: that the metric was finite in no epoch would be false."""
+    write_source(tmp_path, models=MODELS + UNUSED)
+    folder = write_run(tmp_path, epochs=3, model_builder_class="models.Unused")
+    with pytest.raises(TrainingError, match="model/unused is not finite after step 8; nothing bad was saved") as failed:
+        run(tmp_path, data)
+    assert np.isfinite(failed.value.history.history["val_loss"]).tolist() == [True]
+    assert not (folder / "exported").exists()
 
 
 @pytest.mark.full

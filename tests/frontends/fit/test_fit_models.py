@@ -303,6 +303,7 @@ def test_stateful_layers_remember_from_batch_to_batch(tmp_path):
 
     if BACKEND == "tensorflow":  # on JAX `fit` forgets what the layer remembers
         assert_as_in_fit(make, x, Y, validation_data=(x, Y))
+    assert_carried_by_hand(make, x)
     wanted, resumed = make(), make()
     es.fit(wanted, x, Y, **QUICK)
     es.fit(make(), x, Y, **{**QUICK, "epochs": 1}, model_dir=tmp_path / "run")
@@ -312,6 +313,82 @@ def test_stateful_layers_remember_from_batch_to_batch(tmp_path):
     held = [[*model.variables, *model.layers[0].states] for model in (wanted, resumed)]
     for one, other in zip(*held, strict=True):
         np.testing.assert_array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="others can differentiate it")
+def test_a_stateful_layer_that_cannot_be_differentiated_is_refused():
+    x = np.random.default_rng(0).normal(size=(24, 3, 2)).astype("float32")
+
+    def build():
+        return keras.Sequential([keras.Input(batch_shape=(8, 3, 2)), layers.GRU(4, stateful=True), layers.Dense(1)])
+
+    with pytest.raises(UsageError) as caught:
+        es.fit(compiled(build, "sgd", "mse"), x, Y, **QUICK)
+    assert "stateful" in caught.value.problems[0].reason
+
+
+def assert_carried_by_hand(make, x):
+    """Where nothing is learned, the losses are those of the cell itself, which gets its last state at each batch."""
+    keras.utils.set_random_seed(0)
+    model = make()
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    got = es.fit(model, x, Y, **QUICK).history["loss"]
+    rnn, dense = make().layers
+    state, losses = [ops.zeros((8, 4))], []
+    for begin in [0, 8, 16] * 2:
+        for step in range(3):
+            output, state = rnn.cell(x[begin : begin + 8, step], state)
+        losses.append(np.mean((ops.convert_to_numpy(dense(output)) - Y[begin : begin + 8]) ** 2))
+    np.testing.assert_allclose(got, np.reshape(losses, (2, 3)).mean(axis=1), rtol=1e-5)
+
+
+def test_weights_that_a_layer_assigns_are_assigned():
+    """Where nothing is learned, the spectral norm becomes 1. On JAX, `fit` loses what the layer assigns."""
+
+    def build():
+        return keras.Sequential([keras.Input((4,)), layers.SpectralNormalization(layers.Dense(3)), layers.Dense(1)])
+
+    model = compiled(build, keras.optimizers.SGD(0.0), "mse")
+    es.fit(model, X, Y, **{**QUICK, "epochs": 5})
+    kernel = ops.convert_to_numpy(model.layers[0].layer.kernel)
+    np.testing.assert_allclose(np.linalg.norm(kernel, 2), 1.0, rtol=1e-3)
+
+
+def test_losses_of_outputs_add_up_to_the_loss():
+    """Also with a short last batch, where those of `fit` on TensorFlow do not."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [layers.Dense(1, name="a")(inputs), layers.Dense(1, name="b")(inputs)])
+    model.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
+    logs = es.fit(model, X, [Y, Y], **{**QUICK, "batch_size": 9}).history
+    np.testing.assert_allclose(np.add(logs["a_loss"], np.multiply(0.5, logs["b_loss"])), logs["loss"], rtol=1e-5)
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_of_a_masked_model_are_those_of_the_positions_that_count():
+    """By hand: in training as in evaluation. On JAX, `fit` counts all positions of training, and not of evaluation."""
+    random = np.random.default_rng(0)
+    words = np.where(np.arange(7) < random.integers(1, 8, 24)[:, None], random.integers(1, 12, (24, 7)), 0)
+    labels = random.integers(0, 3, (24, 7))
+
+    def build():
+        hidden = [layers.Embedding(12, 4, mask_zero=True), layers.GRU(4, return_sequences=True)]
+        return keras.Sequential([keras.Input((7,), dtype="int32"), *hidden, layers.Dense(3, "softmax")])
+
+    model = compiled(build, keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    got = es.fit(model, words, labels, **{**QUICK, "epochs": 1}, validation_data=(words, labels)).history
+    right = (model.predict(words, verbose=0).argmax(-1) == labels)[words != 0].mean()
+    np.testing.assert_allclose([got["accuracy"], got["val_accuracy"]], [[right], [right]], rtol=1e-5)
+
+
+def test_a_metric_that_is_nan_ends_no_run(tmp_path):
+    def make():
+        return compiled(dense, "sgd", "mse", metrics=[keras.metrics.PearsonCorrelation()])
+
+    got = es.fit(make(), X, Y, **QUICK, model_dir=tmp_path / "run").history  # of one column there is no correlation
+    assert np.isnan(got["pearson_correlation"]).all()
+    np.testing.assert_array_equal(got["loss"], es.fit(make(), X, Y, **QUICK).history["loss"])
 
 
 # -- float16 -----------------------------------------------------------------------------------------------------------

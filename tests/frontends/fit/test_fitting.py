@@ -361,7 +361,7 @@ def test_order_of_samples_follows_the_seed():
 def test_bad_requests():
     plain = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     for message, call in {
-        "epochs: received 0": lambda: es.fit(made(), (X, Y), epochs=0),
+        "epochs: received -1": lambda: es.fit(made(), (X, Y), epochs=-1),
         "is not compiled": lambda: es.fit(plain, (X, Y)),
         "steps_per_epoch: received 0": lambda: es.fit(made(), (X, Y), steps_per_epoch=0),
         "the labels": lambda: es.fit(made(), (X, Y + 3), verbose=False),

@@ -144,8 +144,8 @@ def write_project(root: Path, name: str = "numbers-project") -> Path:
     return root
 
 
-def write_numbers(path: Path) -> None:
+def write_numbers(path: Path, seed: int = 0) -> None:
     """Writes 128 samples of three classes that a line tells apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    x = np.random.default_rng(0).normal(size=(128, 4)).astype("float32")
+    x = np.random.default_rng(seed).normal(size=(128, 4)).astype("float32")
     np.savez(path, x=x, y=np.digitize(x[:, 0], [-0.4, 0.4]).astype("int32"))

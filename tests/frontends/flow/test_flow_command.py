@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from flow_project import write_numbers
 
 from everstep.cli.main import main
 from everstep.run.record import read
@@ -36,7 +37,7 @@ def flow(project, monkeypatch, capsys):
         (("Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),
         (("Numbers_B", "Numbers_B.seed=-1"), "Numbers_B.seed: received -1"),
         (("Numbers_B.epoch=1",), "NAME: no task is given"),
-        (("Numbers_B", "-m", "Numbers_B.epoch=1"), "--space: is empty: no key varies"),
+        (("Numbers_B", "-m", "Numbers_B.epoch=1"), "-m: received 'Numbers_B.epoch=1', no parameter has several"),
         (("Numbers_B", "-m", "Numbers_B.epohc=1,2"), "did you mean 'epoch'"),
         (("Numbers_B", "-m", "Numbers_B.epoch=1,two"), "Numbers_B.epoch: received 'two'"),
         (("Numbers_B", "epochs=5"), "write Numbers_B.epoch=5"),
@@ -121,3 +122,58 @@ def test_every_combination_is_a_run(project, monkeypatch, capsys):
     assert [record["flow"]["complete"] for record in records] == [True] * 4
     assert [record["epoch"] for record in records] == [1, 1, 2, 2]
     assert len({record["digest"] for record in records}) == 4
+
+
+@pytest.mark.full
+@pytest.mark.daily("torch")
+@pytest.mark.timeout(1200)
+def test_a_sweep_with_a_failed_trial_says_why_and_exits_with_1(project, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(project)
+    assert main(("flow", "Numbers_B", "-m", "epoch=1,2", "Numbers_B.fails_in=2", "validation_split=0.2")) == 1
+    output = capsys.readouterr()
+    (directory,) = (project / "runs").glob("sweep-Numbers_B-*")
+    found = json.loads((directory / "trials.json").read_text())
+    assert found["metrics"] == ["validation_loss"]
+    assert [row["state"] for row in found["trials"]] == ["complete", "fail"]
+    assert found["trials"][1]["reason"] == "RuntimeError: the disk is on fire"
+    assert "1 complete, 1 failed" in output.out
+    assert "\nvalidation_loss " in output.out
+    assert "1 of 2 trials failed; trial 1: RuntimeError: the disk is on fire" in output.err
+
+
+def test_the_name_of_a_task_that_no_file_has_is_refused_before_anything_is_imported(flow, project):
+    with open(project / "train.py", "a", encoding="utf-8") as file:
+        file.write("\nraise RuntimeError('imported')\n")
+    code, output = flow("Numbers_C")
+    assert code == 2
+    assert "there is no such task" in output.err
+    assert "did you mean 'Numbers_B'" in output.err
+    assert output.err.count("\n") == 1
+    code, output = flow("Numbers_B")
+    assert "RuntimeError: imported" in output.err
+
+
+def test_tasks_that_are_made_while_a_file_is_imported_are_found(flow, project):
+    with open(project / "train.py", "a", encoding="utf-8") as file:
+        file.write(
+            "\nMade = [type('Numbers' + end, (Unfinished,), {'__module__': __name__}) for end in ('_C', '_D')]\n"
+        )
+    code, output = flow("Numbers_C")
+    assert code == 2
+    assert "lacks preprocessing_train()" in output.err
+
+
+def test_changed_data_advises_a_new_run(flow, project):
+    assert flow("Numbers_B", "Numbers_B.epoch=1")[0] == 0
+    (directory,) = (project / "runs").iterdir()
+    record = read(directory)
+    record["flow"]["complete"] = False  # as if it had been killed before its end
+    (directory / "run.json").write_text(json.dumps(record))
+    write_numbers(project / "data" / "raw" / "numbers.npz", seed=1)
+    code, output = flow("Numbers_B", "Numbers_B.epoch=1")
+    assert code == 2
+    assert "--new (in Python: new=True)" in output.err
+    assert "use another directory" not in output.err
+    code, output = flow("Numbers_B", "Numbers_B.epoch=1", "--model-dir", str(directory))
+    assert "use another directory" in output.err

@@ -58,6 +58,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(finished, project, 
     ("words", "message"),
     [
         (("--task", "Numbers_B", "Numbers_B.epohc=1"), "did you mean 'epoch'"),
+        (("Numbers_B",), "received 'Numbers_B', expected KEY=VALUE: a task is an option: --task Numbers_B"),
         (("--task", "Nubers_B"), "task: received 'Nubers_B', there is no such task"),
         (("--tsak", "Numbers_B"), "unrecognized arguments: --tsak"),
         (("--task", "Numbers_B", "Numbers_B.epoch"), "Numbers_B.epoch"),

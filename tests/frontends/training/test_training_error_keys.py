@@ -76,7 +76,16 @@ def test_failures(tmp_path):
     assert "learning rate" in str(failed.value)
     assert str(endless.value).startswith("validation_steps: ")
     assert empty.value.key == "valid_ds"
-    assert not [part for part in FOREIGN for error in (endless, empty) if part in str(error.value)]
+    assert failed.value.remedy == "check the data and the learning rate"
+    assert not [part for part in FOREIGN for error in (failed, endless, empty) if part in str(error.value)]
+
+
+def test_a_seed_that_has_no_effect_is_a_warning_with_the_argument_that_has(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        keras.utils.set_random_seed(711)
+        made(tmp_path / "job", seed=3)
+    (warning,) = (record.getMessage() for record in caplog.records if record.name == "everstep.engine.backend")
+    assert warning.endswith("whose seed is 3: set seed")
 
 
 def endless_data():

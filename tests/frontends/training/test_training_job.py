@@ -7,6 +7,9 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import keras
@@ -17,6 +20,8 @@ from everstep.cli.commands import load
 from everstep.data.arrays import ArrayStream
 from everstep.errors import TrainingError, UsageError
 from everstep.export.model_export import serving_format
+from everstep.frontends.components.exported_model import load_exported
+from everstep.run.resume_checks import ChangeRefused
 from everstep.training import Training
 
 pytestmark = pytest.mark.backend
@@ -77,6 +82,59 @@ def test_finished_job_returns_all_and_mends_its_files(finished):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def files_in(folder):
+    """Content and time of every file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_a_finished_job_rewrites_no_artifact(tmp_path):
+    """Also not what users added to them; only files that are missing are written, and those of a longer training."""
+    job, artifacts = tmp_path / "job", tmp_path / "artifacts"
+    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    is_folder = (artifacts / SERVED).is_dir()
+    added = artifacts / (f"{SERVED}/assets.extra" if is_folder else "extra") / "warmup.txt"
+    added.parent.mkdir()
+    added.write_text("a user's")
+    before = files_in(artifacts)
+    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    assert files_in(artifacts) == before
+    model = artifacts / SERVED / "saved_model.pb" if is_folder else artifacts / SERVED
+    model.unlink()
+    (artifacts / "history.csv").unlink()
+    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    assert model.is_file()
+    assert (artifacts / "history.csv").read_bytes() == before[Path("history.csv")][0]
+    longer = made(job, artifacts_dir=artifacts)
+    longer.run_train((X, Y), None, 2)
+    np.testing.assert_allclose(
+        load_exported(artifacts / SERVED).predict(X), keras.ops.convert_to_numpy(longer.model(X)), rtol=1e-5
+    )
+    assert len((artifacts / "history.csv").read_text().splitlines()) == 3
+    assert added.read_text() == "a user's"
+
+
+class Interrupted(Training):
+    """Is interrupted when it is trained, and its model is not written yet."""
+
+    def save_model(self, sample=None):
+        raise KeyboardInterrupt
+
+
+def test_artifacts_of_an_earlier_step_are_replaced(tmp_path):
+    """A longer training that ends before its model is written leaves the one of the shorter training."""
+    job, artifacts = tmp_path / "job", tmp_path / "artifacts"
+    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    with pytest.raises(KeyboardInterrupt):
+        made(job, Interrupted, artifacts_dir=artifacts).run_train((X, Y), None, 2)
+    again = made(job, artifacts_dir=artifacts)
+    assert again.run_train((X, Y), None, 2).epoch == [0, 1]
+    np.testing.assert_allclose(
+        load_exported(artifacts / SERVED).predict(X), keras.ops.convert_to_numpy(again.model(X)), rtol=1e-5
+    )
+    assert len((artifacts / "history.csv").read_text().splitlines()) == 3
+
+
 def test_another_optimizer_is_no_secret(finished):
     """A job that would resume with other settings is refused, by the key."""
     training, _ = finished
@@ -92,6 +150,50 @@ def test_pipeline_files(finished, tmp_path):
     metrics = {m["name"]: m for m in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
     assert metrics["val_loss"] == {"name": "val_loss", "numberValue": history.history["val_loss"][-1], "format": "RAW"}
     assert metrics["val_accuracy"]["format"] == "PERCENTAGE"
+
+
+def test_what_a_job_prints(tmp_path, capsys):
+    """One line about the model, whose layers model_summary() prints; epochs, not steps; and where its files are."""
+    places = {"job_dir": tmp_path / "job", "artifacts_dir": tmp_path / "artifacts"}
+    training = made(**places, verbose=True)
+    training.model_summary()
+    assert "Total params" in capsys.readouterr().out
+    training.run_train((X, Y), (X, Y), 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert not [line for line in lines if "Total params" in line or "step:" in line]
+    assert lines[0] == f"model: {training.model.name}, layers: 2, 10 parameters, 10 of them trainable"
+    assert "plan: epochs 0 to 2 of 2 steps, evaluate every epoch, save every epoch" in lines
+    kinds = [tuple(line.split(" | ")[:2]) for line in lines if " | " in line]
+    assert kinds == [(kind, f"epoch: {n}/2") for n in (1, 2) for kind in ("train", " eval")]
+    artifacts = f"artifacts in {tmp_path}/artifacts: {SERVED}, history.csv"
+    last = f"done: 2 epochs; {artifacts}; checkpoints and logs in {tmp_path}/job"
+    assert lines[-1] == last
+    made(**places, verbose=True).run_train((X, Y), (X, Y), 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert "nothing left to train: the run has done 2 epochs" in lines
+    assert lines[-1] == last
+
+
+@pytest.mark.full
+def test_a_job_shows_no_start_up_messages_of_a_backend(tmp_path):
+    """Where everstep is imported first: neither those of the backend, nor those of what writes the model."""
+    program = """
+        import everstep.training
+        training = everstep.training.Training
+        import keras, numpy
+        x = numpy.zeros((8, 4), "float32")
+        build = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        places = {"job_dir": "job", "artifacts_dir": "artifacts"}
+        training(build_model_func=build, **places, optimizer="sgd", loss="mse").run_train((x, x[:, :1]), None, 1)
+    """
+    environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend()}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    words = [sys.executable, "-c", textwrap.dedent(program)]
+    job = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    lines = job.stderr.splitlines()
+    assert lines[0].startswith("model: ")
+    assert lines[-1].startswith("done: 1 epochs")
+    assert not [line for line in lines if ".cc:" in line or "absl::" in line]
 
 
 # -- classes of the user's -------------------------------------------------------------------------------------------
@@ -270,7 +372,8 @@ def test_fewer_epochs_than_are_trained_are_refused(tmp_path, capsys):
         ("job_dir", {"job_dir": Path("s3://bucket/job")}),
         ("artifacts_dir", {"artifacts_dir": "s4://bucket/job"}),
         ("artifacts_dir", {"job_dir": "a/b", "artifacts_dir": "a/b/"}),
-        ("optimizer, loss, metrics", {"optimizer": "adan"}),
+        ("optimizer", {"optimizer": "adan"}),
+        ("metrics", {"metrics": "accuracy"}),
         ("loss", {"loss": "sparse_crossentropy"}),
         ("metrics", {"metrics": ["acurracy"]}),
         ("custom_model_class", {"custom_model_class": dict}),
@@ -289,6 +392,51 @@ def test_bad_construction(tmp_path, monkeypatch, key, changes):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("key", "given", "suggested"),
+    [
+        ("optimizer", "adamm", "adam"),
+        ("loss", "sparse_crossentropy", "sparse_categorical_crossentropy"),
+        ("loss", {"dense": "msee"}, "mse"),
+        ("loss", "haved", "halved"),
+        ("metrics", ["acurracy"], "accuracy"),
+        ("metrics", {"dense": ["auk", "accuracy"]}, "AUC"),
+    ],
+)
+def test_misspelt_names_have_a_nearest_one(key, given, suggested):
+    with pytest.raises(UsageError) as refused:
+        made("unused", **{key: given, "custom_objects": {"halved": keras.losses.mean_squared_error}})
+    assert refused.value.key == key
+    assert repr(suggested).lower() in refused.value.remedy.lower()
+
+
+def test_a_model_that_is_compiled_already_is_refused():
+    """Its optimizer and loss would be replaced by those of the job."""
+
+    def compiled():
+        model = build()
+        model.compile("sgd", "mae")
+        return model
+
+    with pytest.raises(UsageError) as refused:
+        made("unused", build_model_func=compiled)
+    assert refused.value.key == "build_model_func"
+    assert "SGD, mae" in refused.value.reason
+    assert "compile=False" in refused.value.remedy
+
+
+def test_the_size_of_batches_of_arrays(tmp_path):
+    training = made(tmp_path / "job")
+    history = training.run_train((X, Y), (X, Y), 1, batch_size=8)
+    assert int(training.model.optimizer.iterations) == len(X) // 8
+    with pytest.raises(ChangeRefused) as refused:
+        made(tmp_path / "job").run_train((X, Y), (X, Y), 2)
+    assert {"batch_size", "steps_per_epoch"} == set(refused.value.keys)
+    again = made(tmp_path / "job").run_train((X, Y), (X, Y), 2, batch_size=8)
+    assert again.epoch == [0, 1]
+    assert again.history["loss"][0] == history.history["loss"][0]
+
+
 def test_a_misspelt_key_has_a_nearest_one():
     with pytest.raises(UsageError) as refused:
         made("unused", allow_change=["optimiser.rate"])
@@ -303,6 +451,10 @@ def test_bad_calls(tmp_path):
         "epochs: received 1.5": lambda: training.run_train((X, Y), (X, Y), 1.5),
         "epochs: received '3'": lambda: training.run_train((X, Y), (X, Y), "3"),
         "steps_per_epoch: received '3'": lambda: training.run_train((X, Y), None, 1, steps_per_epoch="3"),
+        "batch_size: received 0": lambda: training.run_train((X, Y), None, 1, batch_size=0),
+        "batch_size: received 8, but train_ds comes in batches": lambda: training.run_train(
+            ArrayStream((X, Y), 16, shuffle=False, seed=0, repeat=True), None, 1, batch_size=8
+        ),
         "validation_steps: received 0": lambda: training.run_train((X, Y), (X, Y), 1, validation_steps=0),
         "valid_ds: cannot read data from": lambda: training.run_train((X, Y), 5, 1),
         "train_ds: contains no batch": lambda: training.run_train([], None, 1),
@@ -320,9 +472,15 @@ def test_bad_calls(tmp_path):
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_places_that_are_files_are_refused_by_their_argument(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file"):
-        made(tmp_path / "job", artifacts_dir=tmp_path / "file").run_train((X, Y), None, 1)
+    for places in ({"job_dir": tmp_path / "file"}, {"job_dir": tmp_path / "job", "artifacts_dir": tmp_path / "file"}):
+        with pytest.raises(UsageError, match="is a file: choose a directory") as refused:
+            made(**places).run_train((X, Y), None, 1)
+        assert refused.value.key == list(places)[-1]
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_no_tpu(tmp_path, monkeypatch, caplog):

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.frontends.training.artifacts import publish
+from everstep.frontends.training.artifacts import missing, publish
 from everstep.frontends.training.building import input_size, make_optimizer
 from everstep.frontends.training.pipeline_job import kubeflow_metrics
 from everstep.run.signals import Interrupted
@@ -108,12 +108,30 @@ def test_metrics_leave_out_what_is_no_number():
     assert [(m["name"], m["format"]) for m in found["metrics"]] == [("accuracy", "PERCENTAGE"), ("head_acc", "RAW")]
 
 
-def test_publish_replaces_as_a_whole(tmp_path):
+def test_publish_replaces_its_own_files_and_keeps_what_others_added(tmp_path):
     source, target = tmp_path / "new", tmp_path / "place" / "saved_model"
-    for folder, name in ((source, "a"), (target, "b")):
-        folder.mkdir(parents=True)
-        (folder / name).write_text(name)
+    for folder, shard in ((source, "new"), (target, "old")):
+        (folder / "variables").mkdir(parents=True)
+        (folder / "variables" / shard).write_text(shard)
+        (folder / "saved_model.pb").write_text(shard)
+    (target / "assets.extra").mkdir()
+    (target / "assets.extra" / "warmup").write_text("a user's")
     (tmp_path / "place" / ".everstep-123-saved_model").mkdir()  # what a killed one left
-    publish(source, str(target))
-    assert [path.name for path in target.iterdir()] == ["a"]
+    written = publish(source, str(target))
+    assert written == ["saved_model/saved_model.pb", "saved_model/variables/new"]
+    assert (target / "saved_model.pb").read_text() == "new"
+    assert [path.name for path in (target / "variables").iterdir()] == ["new"]
+    assert (target / "assets.extra" / "warmup").read_text() == "a user's"
     assert [path.name for path in target.parent.iterdir()] == ["saved_model"]
+    assert missing(str(target.parent), [*written, "saved_model/lost"]) == ["saved_model/lost"]
+
+
+def test_publish_into_a_store_keeps_what_others_added(tmp_path):
+    source, target = tmp_path / "new", tmp_path / "store" / "saved_model"
+    for folder, shard in ((source, "new"), (target, "old"), (target / "assets.extra", "warmup")):
+        (folder / "variables").mkdir(parents=True)
+        (folder / "variables" / shard).write_text(shard)
+    written = publish(source, f"file://{target}")
+    found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
+    assert found == ["assets.extra/variables/warmup", "variables/new"]
+    assert missing(f"file://{target.parent}", [*written, "saved_model/lost"]) == ["saved_model/lost"]

@@ -43,3 +43,8 @@ def curve(values: dict[str, Any], directory: Path) -> float:
         (directory / "history.csv").write_text("\n".join(lines) + "\n")
         time.sleep(0.1)
     return values["x"]
+
+
+def undefined_at_two(values: dict[str, Any], directory: Path) -> float:
+    """Fails at 2, where Python marks the place in the line."""
+    return 1 / (values["x"] - 2)

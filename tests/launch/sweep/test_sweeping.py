@@ -14,6 +14,7 @@ import pytest
 from everstep.errors import TrainingError, UsageError
 from everstep.launch.sweep import study
 from everstep.launch.sweep.definition import Definition
+from everstep.launch.sweep.listing import read_sweep
 from everstep.launch.sweep.space import create_space
 from everstep.launch.sweep.study import SweepStudy, open_storage, storage_url
 from everstep.launch.sweep.target import Target
@@ -84,6 +85,27 @@ def test_several_metrics_have_a_front(sweep, objectives):
 def test_failed_trials_say_why_and_end_the_sweep(sweep, objectives):
     with pytest.raises(TrainingError, match="no way"):
         sweep(objectives.broken, {"x": [1, 2]}, sampler="grid")
+
+
+def test_a_trial_that_fails_has_the_error_as_its_reason_and_the_sweep_is_not_complete(sweep, objectives):
+    done = sweep(objectives.undefined_at_two, {"x": [1, 2]}, sampler="grid", workers=2)
+    assert [trial.reason for trial in done.trials] == [None, "ZeroDivisionError: division by zero"]
+    with pytest.raises(TrainingError) as caught:
+        done.require_complete()
+    assert caught.value.reason.startswith("1 of 2 trials failed; trial 1: ZeroDivisionError")
+    assert "logs/1.log" in caught.value.remedy
+
+
+def test_where_no_metric_is_named_that_of_the_first_trial_counts_and_is_told(sweep):
+    def objective(values, directory):
+        return {"loss": 0.0} if values["x"] == 3 else {"loss": 0.5, "validation_loss": values["x"]}
+
+    done = sweep(objective, {"x": [2, 1, 3]}, sampler="grid", metric="")
+    assert done.summary()["metrics"] == ["validation_loss"]
+    assert done.best.values == {"x": 1}
+    assert [trial.state for trial in done.trials] == ["complete", "complete", "fail"]
+    assert "validation_loss" in done.trials[2].reason
+    assert read_sweep(done.directory).line().endswith("best validation_loss=1 (trial 1)")
 
 
 def test_a_metric_that_no_trial_logs_ends_the_sweep_with_those_that_it_does(sweep, objectives):

@@ -87,7 +87,10 @@ def test_synthesised_weights_are_mean_directions(old):
     x, y = samples()
     means = unit(np.stack([unit(old.embed(x))[y == label].mean(axis=0) for label in range(4)], axis=1), 0)
     every = Influence(old, NAMES)
-    assert np.isnan(value(every.loss(VECTORS, LABELS))), "weights that are not synthesised yet must not train anything"
+    for call in (every.loss, every.judge):
+        with pytest.raises(UsageError, match="has no weights for the new classes yet") as early:
+            call(VECTORS, LABELS)
+        assert early.value.key == "influence"
     every.synthesise([(x[:40], y[:40]), (x[40:], y[40:])])
     assert np.allclose(keras.ops.convert_to_numpy(every.classifier.kernel), means, atol=1e-6)
     new = Influence(old, NAMES, "synthesise_new")

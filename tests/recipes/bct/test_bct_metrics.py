@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, roc_curve
 
 from everstep.bct import is_compatible, rank, tar_at_far, update_gain
 from everstep.errors import UsageError
@@ -74,6 +74,61 @@ def test_accept_rates_are_exact():
 def test_accept_rates_keep_the_rate_with_ties_and_signed_zeros():
     query, gallery = [[1.0, 0.0]], [[0.0, 1.0], [-0.0, -1.0], [1.0, 0.0], [0.0, 1.0]]
     assert tar_at_far(query, gallery, ["a"], ["b", "b", "a", "a"], [0.0, 0.9]) == [0.5, 0.5]
+
+
+def on_a_grid(seed, count, classes):
+    """Unit vectors whose products are exact multiples of a quarter, so that most scores are tied; and labels."""
+    rng = np.random.default_rng(seed)
+    return rng.choice([-0.5, 0.5], size=(count, 4)), rng.integers(classes, size=count)
+
+
+def by_the_definitions(query, gallery, wanted, held, same_images):
+    """Average precision, rank, best mate's and best other's score of each query, pair by pair, in plain Python."""
+    found = []
+    for i, label in enumerate(wanted):
+        scores = {j: float(query[i] @ gallery[j]) for j in range(len(gallery)) if not (same_images and i == j)}
+        mates = [j for j in scores if held[j] == label]
+        others = [scores[j] for j in scores if held[j] != label]
+        precisions = []
+        for mate in mates:
+            at_least = [j for j in scores if scores[j] >= scores[mate]]
+            precisions.append(sum(held[j] == label for j in at_least) / len(at_least))
+        best = max((scores[j] for j in mates), default=-math.inf)
+        place = 1 + sum(score >= best for score in others) if mates else 0
+        found.append((sum(precisions) / len(mates) if mates else None, place, best, max(others, default=-math.inf)))
+    return found
+
+
+@pytest.mark.parametrize("same_images", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_figure_is_that_of_its_definition(seed, same_images):
+    query, wanted = on_a_grid(seed, 30, classes=12)
+    gallery, held = (query, wanted) if same_images else on_a_grid(seed + 10, 40, classes=10)
+    found = rank(query, gallery, wanted, held, same_images=same_images, block_bytes=500)
+    single = by_the_definitions(query, gallery, wanted, held, same_images)
+    mated = [one for one in single if one[0] is not None]
+    assert 0 < len(mated) < len(single)
+    assert found.mean_average_precision() == pytest.approx(sum(one[0] for one in mated) / len(mated))
+    for k in (1, 3, 10):
+        assert found.top(k) == pytest.approx(sum(one[1] <= k for one in mated) / len(mated))
+    alarms = [one[3] for one in single if one[0] is None]
+    for fpir in (0.0, 0.2, 0.5):
+        thresholds = sorted({*alarms, -2.0})  # the lowest that keeps the rate: what is above it is accepted
+        threshold = next(t for t in thresholds if sum(alarm > t for alarm in alarms) <= fpir * len(alarms) + 1e-9)
+        accepted = sum(one[1] == 1 and one[2] > threshold for one in mated)
+        assert found.tpir_at_fpir(fpir) == pytest.approx(accepted / len(mated))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_accept_rates_are_those_of_a_roc_curve(seed):
+    """The highest true accept rate on the curve of all pairs whose false accept rate is not above the one asked for."""
+    (query, wanted), (gallery, held) = clusters(seed, 40), clusters(seed + 10, 60)
+    pairs = np.concatenate([block.scores.reshape(-1) for block in Comparison(query, gallery, wanted, held).blocks()])
+    mates = (wanted[:, None] == held[None, :]).reshape(-1)
+    false_rates, true_rates, _ = roc_curve(mates, pairs, drop_intermediate=False)
+    rates = [0.0, 1e-3, 0.01, 0.1, 0.5]
+    expected = [true_rates[false_rates <= rate].max() for rate in rates]
+    assert tar_at_far(query, gallery, wanted, held, rates) == pytest.approx(expected)
 
 
 def test_identification_needs_rank_and_threshold():

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from bct_models import TinyTask, old_model, params, same_bits, samples, train, weights
+from bct_models import NAMES, TinyTask, old_model, params, same_bits, samples, train, weights
 
-from everstep.bct import BCTConfig, OldModel
+from everstep.bct import BCTConfig, Influence, OldModel
 from everstep.errors import UsageError
 
 pytestmark = pytest.mark.backend
@@ -31,6 +31,26 @@ def test_both_classifiers_are_reported(finished):
     _, _, _, logs = finished
     assert {"validation_loss", "influence_loss", "head_acc", "old_head_acc"} <= set(logs)
     assert all(np.isfinite(value) for value in logs.values())
+
+
+def test_accuracies_are_those_of_their_definitions():
+    """Of the new classifier over all samples; of the old one, which has cat and ant, over samples of these two."""
+    rng = np.random.default_rng(5)
+    old, embedding, logits = OldModel(old_model()), rng.normal(size=(40, 5)).astype("float32"), rng.normal(size=(40, 4))
+    labels, ids = rng.integers(4, size=40).astype("int32"), rng.integers(3, size=40)
+    task = TinyTask(params().task)
+    task.influence = Influence(old, NAMES, "old_classes", exclude_datasets=[2])
+    metrics = task.build_metrics()
+    answers = {"embedding": embedding, "logits": logits.astype("float32")}
+    task.process_metrics(metrics, {"label": labels, "dataset_id": ids}, answers)
+    found = {metric.name: float(keras.ops.convert_to_numpy(metric.result())) for metric in metrics}
+    kernel = keras.ops.convert_to_numpy(old.classifier.kernel)
+    judged = (embedding @ (kernel / np.linalg.norm(kernel, axis=0))).argmax(axis=1)  # 0 is cat, 1 is ant
+    counted = np.isin(labels, [0, 2]) & (ids != 2)
+    right = judged == np.where(labels == 2, 0, 1)
+    assert found == pytest.approx(
+        {"head_acc": (logits.argmax(1) == labels).mean(), "old_head_acc": right[counted].mean()}
+    )
 
 
 @pytest.mark.full

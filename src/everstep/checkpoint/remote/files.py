@@ -171,12 +171,14 @@ _PROBE = ".everstep-probe"
 _RETRY_SECONDS = 1.0
 
 
-def publish(source: PathLike, url: str) -> None:
+def publish(source: PathLike, url: str, *, keep_others: bool = False) -> None:
     """Uploads a file or a folder and verifies each file; retries for a while if the store fails.
 
     Args:
       source: A file, or a folder; its hidden files are not uploaded.
       url: The URL that the file or folder gets, not that of its parent. Other files of an existing folder are removed.
+      keep_others: Whether files and folders at the top level of an existing folder stay, if `source` has none of
+        their names.
 
     Raises:
       UsageError: The URL is invalid, or there is nothing to upload.
@@ -185,7 +187,7 @@ def publish(source: PathLike, url: str) -> None:
     path, place = Path(source), checked(url, "url")
     folder, _, name = place.rpartition("/")
     if path.is_dir():
-        _retry(place, lambda: _publish_folder(path, Store(place)))
+        _retry(place, lambda: _publish_folder(path, Store(place), keep_others))
     elif path.is_file():
         _retry(place, lambda: Store(folder).put_whole(name, path))
     else:
@@ -211,14 +213,15 @@ def require_writable(url: str, key: str) -> None:
         ) from error
 
 
-def _publish_folder(path: Path, store: Store) -> None:
+def _publish_folder(path: Path, store: Store, keep_others: bool) -> None:
     names = [entry.relative_to(path).as_posix() for entry in path.rglob("*") if entry.is_file()]
     shown = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
     before = [name for name in store.listing() if not name.startswith(f"{OWN}/")]
     store.delete(name for name in reversed(_completing_files()) if name in before)
     for group in _in_order(shown):
         store.each(lambda name: store.put_whole(name, path / name), group)
-    store.delete(name for name in before if name not in shown)
+    old = [name for name in before if name not in shown]
+    store.delete(name for name in old if not keep_others or (path / name.partition("/")[0]).exists())
 
 
 def _in_order(names: Iterable[str]) -> list[list[str]]:

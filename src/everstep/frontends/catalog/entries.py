@@ -203,6 +203,6 @@ def _long_form(value: Any, hidden: bool = False) -> Any:
     """Returns a tree in which every path is an entry."""
     if isinstance(value, str) and not hidden:
         return {"filepath": value}
-    if isinstance(value, Mapping) and not _is_entry(value) and not hidden:
+    if isinstance(value, Mapping) and not _is_entry(value) and not _is_misspelt(value) and not hidden:
         return {key: _long_form(item, str(key).startswith("_")) for key, item in value.items()}
     return value

@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem, TrainingError, UsageError
 from everstep.frontends.components.base_classes import (
     AugmentorBase,
     DataLoaderBase,
@@ -15,8 +16,8 @@ from everstep.frontends.components.base_classes import (
     ModelBuilderBase,
     PreprocessorBase,
 )
-from everstep.frontends.components.config import ConfigStruct, origin_of
-from everstep.frontends.components.error_context import error_context
+from everstep.frontends.components.config import ConfigStruct, augments, origin_of
+from everstep.frontends.components.error_context import error_context, method_at, own_places
 from everstep.frontends.components.project import Project
 from everstep.frontends.components.validation_order import ValidationOrder
 
@@ -59,6 +60,33 @@ class Components:
             yield
 
     @contextlib.contextmanager
+    def reading(self, split: str) -> Iterator[None]:
+        """The block in which batches of a split are read: its errors name the component that is at fault.
+
+        An exception is that of the component whose method failed. What is wrong with a batch is the preprocessor's,
+        unless the error names another component already.
+        """
+        try:
+            with self.naming("preprocessor"):
+                yield
+        except (UsageError, TrainingError):
+            raise
+        except Exception as error:
+            component, method = self._failed_method(error) or ("data_loader", f"create_{split}_generator")
+            with self.calling(component, method):
+                raise
+
+    def _failed_method(self, error: Exception) -> tuple[str, str] | None:
+        """Returns the component, and its method, that an exception comes from; None if it comes from none."""
+        places = [(Path(file).resolve(), line) for file, line in own_places(error, self.project.source)]
+        for file, line in reversed(places):
+            if found := method_at(str(file), line):
+                for component in ("data_loader", "augmentor", "preprocessor"):
+                    if (file, found[0]) in _class_places(getattr(self, component)):
+                        return component, found[1]
+        return None
+
+    @contextlib.contextmanager
     def naming(self, component: str) -> Iterator[None]:
         """Inside the block a `UsageError` that names no origin gets the component's key, class and file.
 
@@ -90,8 +118,8 @@ def build_components(config: ConfigStruct, project: Project) -> Components:
     Raises:
       UsageError: One cannot be built; names its key, its file and the reason.
     """
-    augments = config.do_train_augmentation or config.do_validation_augmentation
-    built = {name: build_component(name, config, project) for name in BASES if name != "augmentor" or augments}
+    names = [name for name in BASES if name != "augmentor" or augments(config)]
+    built = {name: build_component(name, config, project) for name in names}
     return Components(config=config, project=project, **{"augmentor": None, **built})
 
 
@@ -122,6 +150,13 @@ def build_component(component: str, config: ConfigStruct, project: Project, *, e
     what = f"{name}({'None' if empty else 'config'})"
     with error_context(what, project.source, key=key, origin=origin, remedy=remedy):
         return cls(*arguments)
+
+
+def _class_places(component: Any) -> set[tuple[Path, str]]:
+    """Returns file and name of a component's class, and of each class that it is derived from."""
+    classes = component.__class__.__mro__
+    methods = [(cls.__name__, method) for cls in classes for method in vars(cls).values() if inspect.isfunction(method)]
+    return {(Path(method.__code__.co_filename).resolve(), name) for name, method in methods}
 
 
 def _accepts(cls: type, *arguments: Any) -> bool:

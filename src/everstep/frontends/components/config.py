@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ CLASSES = {
 """The keys of the classes that every project has, with an example each."""
 
 _SIMILAR = 0.85  # an unknown key that resembles a known one this much is taken for a typing error
+_PERHAPS = 0.6  # an own key that resembles a missing one this much is mentioned
 _REPEATED_KEY = re.compile(r"\s*(\w+_class)\s*:\s*(\S.*?)\s*")
 
 
@@ -293,10 +294,15 @@ def _load(path: str | os.PathLike[str], for_run: bool) -> ConfigStruct:
         try:
             config.validate()
         except UsageError as error:
-            problems += [problem for problem in error.problems if problem.key not in refused]
+            problems += [_with_own(problem, own) for problem in error.problems if problem.key not in refused]
     if problems:
         raise UsageError([dataclasses.replace(each, origin=layer.origin_of(each.key)) for each in problems])
     return ConfigStruct({**config.as_dict(), **own}, layer)
+
+
+def _with_own(problem: Problem, own: Mapping[str, Any]) -> Problem:
+    remedy = _in_place_of(problem.key, own) if problem.reason == "missing" else ""
+    return dataclasses.replace(problem, remedy=remedy) if remedy else problem
 
 
 def _mistyped(tree: Mapping[str, Any]) -> Iterator[Problem]:
@@ -306,9 +312,16 @@ def _mistyped(tree: Mapping[str, Any]) -> Iterator[Problem]:
     for path, values, names in sections:
         for name in map(str, values):
             unset = [] if name in names else [other for other in names if other not in values]
-            if meant := difflib.get_close_matches(name, unset, n=2, cutoff=_SIMILAR):
+            swapped = [other for other in unset if sorted(other) == sorted(name)]
+            if meant := swapped or difflib.get_close_matches(name, unset, n=2, cutoff=_SIMILAR):
                 hint = f"did you mean {' or '.join(map(repr, meant))}?"
                 yield Problem(join(path, name), "unknown key", remedy=hint)
+
+
+def _in_place_of(missing: str, own: Iterable[str]) -> str:
+    """Returns what to do where one of the project's own keys resembles a missing one; empty if none does."""
+    similar = difflib.get_close_matches(missing, list(own), n=1, cutoff=_PERHAPS)
+    return f"if {similar[0]!r} is meant, rename it" if similar else ""
 
 
 def training_values(config: ConfigStruct) -> dict[str, Any]:
@@ -324,6 +337,11 @@ def training_values(config: ConfigStruct) -> dict[str, Any]:
     return without_unset({key: value for key, value in config.as_dict().items() if key not in _NOT_TRAINED})
 
 
+def augments(config: ConfigStruct) -> bool:
+    """Returns whether training or validation data is augmented."""
+    return bool(config.do_train_augmentation or config.do_validation_augmentation)
+
+
 def require_epochs(config: ConfigStruct) -> int:
     """Returns how many epochs to train.
 
@@ -331,5 +349,7 @@ def require_epochs(config: ConfigStruct) -> int:
       UsageError: The key is not set.
     """
     if config.epochs is None:
-        raise UsageError("missing", key="epochs", remedy="set how many to train", origin=origin_of(config, "epochs"))
+        own = set(config) - set(ProjectConfig().as_dict())
+        remedy = _in_place_of("epochs", own) or "set how many to train"
+        raise UsageError("missing", key="epochs", remedy=remedy, origin=origin_of(config, "epochs"))
     return int(config.epochs)

@@ -6,9 +6,10 @@ their endless `repeat()` and are counted while they are read.
 """
 
 import collections
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Literal
 
 import keras
@@ -20,11 +21,14 @@ from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream, load_tensorflow
 from everstep.data.wrappers import MappedStream
 from everstep.errors import Problem, UsageError, kind_of
+from everstep.frontends.components.base_classes import PreprocessorBase
 from everstep.frontends.components.building import Components
 
 SplitName = Literal["training", "validation", "test"]
 
 _PADDING = 4096  # samples that may be read beyond the end: the rest of a last batch, or prefetched ones
+_SINGLE = "batchify returned single samples, not batches"
+_BUILD = "return dataset.batch(size), or yield tuple(map(np.array, zip(*samples)))"
 _ROUNDED_UP = "return samples divided by the batch size, rounded up, and drop no batch"
 
 
@@ -65,7 +69,7 @@ def create_split(components: Components, name: SplitName) -> DataSplit:
         return _dataset_split(components, name, pipeline)
 
     def read(again: _Pipeline) -> Iterator[tuple[Any, ...]]:
-        with components.calling("data_loader", f"create_{name}_generator"):
+        with _reading(components, name, again):
             batches = exactly(again.batches, again.count, again.n_iter, f"{name} data")
             yield from _compared(components, name, batches)
 
@@ -76,16 +80,24 @@ def create_split(components: Components, name: SplitName) -> DataSplit:
         again = _pipeline(components, name, keep=True)
         return _with_samples(read(again), again.loaded)
 
-    stream = GeneratedStream(one_pass, pipeline.n_iter, repeat=name == "training", seed=components.config.seed)
+    stream = GeneratedStream(
+        lambda: _valid(components, name, one_pass(), pipeline.count),
+        pipeline.n_iter,
+        repeat=name == "training",
+        seed=components.config.seed,
+    )
     return DataSplit(name, pipeline.count, pipeline.n_iter, one_pass, stream, with_samples)
 
 
 def _dataset_split(components: Components, name: SplitName, pipeline: "_Pipeline") -> DataSplit:
     dataset, count, n_iter = _without_repeat(pipeline.batches), pipeline.count, pipeline.n_iter
+    if tf_data.is_unbatched(dataset):
+        with components.naming("preprocessor"):
+            raise UsageError(f"{name} data: {_SINGLE}", remedy=_BUILD)
     endless = tf_data.is_infinite(dataset)
 
     def batches() -> Iterator[tuple[Any, ...]]:
-        with components.calling("data_loader", f"create_{name}_generator"):
+        with _reading(components, name, pipeline):
             found = exactly(dataset.as_numpy_iterator(), count, n_iter, f"{name} data")
             yield from _compared(components, name, found)
 
@@ -96,10 +108,10 @@ def _dataset_split(components: Components, name: SplitName, pipeline: "_Pipeline
     stream: Stream
     warning = ""
     if name == "training":
-        with components.naming("data_loader"):
+        with _reading(components, name, pipeline):
             if (size := int(dataset.cardinality())) >= 0 and size != n_iter:
                 found = f"batchify announced {n_iter} batches for {count} samples, but the dataset has {size}"
-                raise UsageError(f"training data: {found}", remedy=_ROUNDED_UP)
+                raise NotAsAnnounced(f"training data: {found}", remedy=_ROUNDED_UP)
         if _repeats_before_batching(dataset, count):
             reason = (
                 "training data: the dataset is batched after repeat(), so the last batch of an epoch contains samples "
@@ -108,9 +120,10 @@ def _dataset_split(components: Components, name: SplitName, pipeline: "_Pipeline
             problem = Problem("", reason, remedy="batch before you repeat")
             warning = str(components.named("data_loader", problem))
         read = TFDataStream(dataset, repeat=not endless)
-        stream = CheckedLengthStream(read, components, None if endless else (count, n_iter))
+        stream = CheckedLengthStream(read, components, pipeline, endless)
     else:
-        stream = GeneratedStream(batches, n_iter, repeat=False, seed=components.config.seed)
+        seed = components.config.seed
+        stream = GeneratedStream(lambda: _valid(components, name, batches(), count), n_iter, repeat=False, seed=seed)
     return DataSplit(name, count, n_iter, batches, stream, with_samples, warning)
 
 
@@ -153,6 +166,15 @@ class _Pipeline:
     samples: Any
     loaded: Iterator[Any] | None = None
 
+    @property
+    def loader_keeps_its_word(self) -> bool:
+        """Whether the loader is known to have the samples that it announced: what is missing was lost behind it."""
+        if is_one_shot(self.samples):
+            return True  # they are counted while they are read
+        if is_dataset(self.samples):
+            return int(self.samples.cardinality()) == self.count or tf_data.is_infinite(self.samples)
+        return hasattr(self.samples, "__len__") and len(self.samples) >= self.count
+
 
 def _pipeline(components: Components, name: SplitName, keep: bool = False) -> _Pipeline:
     samples, count = load_samples(components, name)
@@ -172,8 +194,10 @@ def _pipeline(components: Components, name: SplitName, keep: bool = False) -> _P
 
 
 def _padded_split(components: Components, name: SplitName, samples: Iterator[Any], count: int) -> Iterator[Any]:
+    what = f"{name} data"
     with components.naming("data_loader"):  # although it is the preprocessor that reads them
-        yield from padded(samples, count, f"{name} data", components.config.get("batch_size"))
+        last = yield from counted(samples, count, what)
+    yield from _padding(last, count, what, components.config.get("batch_size"))
 
 
 def _pair(returned: Any, who: str, expected: str) -> tuple[Any, int]:
@@ -187,6 +211,76 @@ def _pair(returned: Any, who: str, expected: str) -> tuple[Any, int]:
     if number < 1 or number != count:
         raise UsageError(f"must return {expected}, a whole number of at least 1", key=who, received=count)
     return values, number
+
+
+@contextlib.contextmanager
+def _reading(components: Components, name: SplitName, pipeline: _Pipeline) -> Iterator[None]:
+    """The block in which batches of a split are read; missing samples are blamed on the component that lost them."""
+    with components.reading(name):
+        try:
+            yield
+        except NotAsAnnounced:
+            with components.naming("preprocessor" if pipeline.loader_keeps_its_word else "data_loader"):
+                raise
+
+
+def _valid(
+    components: Components, name: SplitName, batches: Iterable[Any], count: int, begin: int = 0
+) -> Iterator[Any]:
+    """Yields batches of which each has valid weights, and the first training batch as many samples as configured.
+
+    Args:
+      components: The components that the batches come from.
+      name: Which split.
+      batches: The batches, from number `begin` on.
+      count: How many samples the split has.
+      begin: The number of the first batch.
+    """
+    batch_size = components.config.get("batch_size")
+    for number, batch in enumerate(batches, start=begin):
+        if name == "training" and number == 0 and batch_size is not None:
+            with components.naming("preprocessor"):
+                require_batch_size(len(nest.flatten(batch)[0]), batch_size, count, name)
+        if name != "test" and isinstance(batch, tuple | list) and len(batch) == 3:
+            for weights in nest.flatten(batch[2]):
+                with components.naming(weighing(components)):
+                    require_weights(weights, f"{name} batch {number}")
+        yield batch
+
+
+def weighing(components: Components) -> str:
+    """Returns the component that the weights of batches come from."""
+    methods = ("add_preprocess", "add_weight_preprocess", "weight_preprocess")
+    cls = type(components.preprocessor)
+    changes = any(getattr(cls, method) is not getattr(PreprocessorBase, method) for method in methods)
+    return "preprocessor" if changes else "data_loader"
+
+
+def require_batch_size(size: int, batch_size: int, count: int, name: SplitName) -> None:
+    """Checks how many samples the first batch of a split has.
+
+    Raises:
+      UsageError: They are not as many as configured.
+    """
+    if size != min(batch_size, count):
+        raise UsageError(
+            f"{name} batches have {size} samples, but batch_size is {batch_size}",
+            remedy="let batchify use config.batch_size",
+        )
+
+
+def require_weights(weights: Any, what: str) -> None:
+    """Checks the weights of samples.
+
+    Raises:
+      UsageError: One is no finite number of at least 0.
+    """
+    values = np.asarray(weights)
+    if values.dtype.kind not in "biuf":
+        raise UsageError(f"the weights of {what} are {values.dtype.name}, not numbers")
+    if not np.isfinite(values).all() or (values < 0).any():
+        wrong = values[~np.isfinite(values) | (values < 0)].reshape(-1)[0]
+        raise UsageError(f"a weight of {what} is {wrong}, but weights must be finite and not negative")
 
 
 def _compared(components: Components, name: SplitName, batches: Iterator[Any]) -> Iterator[Any]:
@@ -234,12 +328,13 @@ class CheckedLengthStream(MappedStream):
     Args:
       stream: The dataset's stream.
       components: The components that the dataset comes from, which errors name.
-      announced: How many samples and how many batches a pass has to have; None for endless passes.
+      pipeline: How many samples and how many batches a pass has to have.
+      endless: Whether a pass never ends, so that nothing is counted.
     """
 
-    def __init__(self, stream: Stream, components: Components, announced: tuple[int, int] | None) -> None:
+    def __init__(self, stream: Stream, components: Components, pipeline: _Pipeline, endless: bool) -> None:
         super().__init__(stream, lambda batch: batch)
-        self._components, self._announced = components, announced
+        self._components, self._pipeline, self._endless = components, pipeline, endless
 
     def open(self, epoch: int, batch: int) -> Iterator[Any]:
         """Returns the batches of a pass from one on.
@@ -247,11 +342,12 @@ class CheckedLengthStream(MappedStream):
         Raises:
           UsageError: A pass has fewer or more than announced: epochs would overlap.
         """
-        with self._components.calling("data_loader", "create_training_generator"):
-            if self._announced is None:
-                yield from super().open(epoch, batch)
-            else:
-                yield from self._counted(super().open(epoch, batch), batch, *self._announced)
+        pipeline = self._pipeline
+        with _reading(self._components, "training", pipeline):
+            batches = super().open(epoch, batch)
+            if not self._endless:
+                batches = self._counted(batches, batch, pipeline.count, pipeline.n_iter)
+            yield from _valid(self._components, "training", batches, pipeline.count, batch)
 
     def _counted(self, batches: Iterator[Any], begin: int, count: int, n_iter: int) -> Iterator[Any]:
         """Yields batches; samples are counted where `begin`, the number of the first one, is 0."""
@@ -269,7 +365,11 @@ class CheckedLengthStream(MappedStream):
             found = f"{count} samples were announced for a pass, but the dataset has {rows}"
         if found:
             remedy = f"return the actual number of samples, let batchify {_ROUNDED_UP}, and end a pass after them"
-            raise UsageError(f"training data: {found}", remedy=remedy)
+            raise NotAsAnnounced(f"training data: {found}", remedy=remedy)
+
+
+class NotAsAnnounced(UsageError):
+    """A pass over a split has another number of samples than announced: lost, or never there."""
 
 
 def padded(samples: Iterator[Any], count: int, what: str, batch_size: int | None = None) -> Iterator[Any]:
@@ -287,11 +387,25 @@ def padded(samples: Iterator[Any], count: int, what: str, batch_size: int | None
     Raises:
       UsageError: There are fewer, or they are read without end.
     """
+    last = yield from counted(samples, count, what)
+    yield from _padding(last, count, what, batch_size)
+
+
+def counted(samples: Iterator[Any], count: int, what: str) -> Generator[Any, None, Any]:
+    """Yields samples, and returns the last one.
+
+    Raises:
+      UsageError: There are fewer than announced.
+    """
     last, number = None, 0
     for number, last in enumerate(samples, start=1):  # noqa: B007  both are used after the loop
         yield last
     if number < count:
         raise UsageError(f"{what} announced {count} samples, but has {number}", remedy="return the actual number")
+    return last
+
+
+def _padding(last: Any, count: int, what: str, batch_size: int | None) -> Iterator[Any]:
     yield from itertools.repeat(last, max(count, _PADDING, 2 * (batch_size or 0)))
     raise UsageError(
         f"{what} is read without end after its {count} samples",
@@ -320,7 +434,7 @@ def exactly(batches: Iterable[Any], count: int, n_iter: int, what: str) -> Itera
         if done >= count:
             break
     if done < count:
-        raise UsageError(f"{what} ended after {done} samples, but {count} were announced")
+        raise NotAsAnnounced(f"{what} ended after {done} samples, but {count} were announced")
     if number != n_iter:
         raise UsageError(
             f"{what}: batchify announced {n_iter} batches for {count} samples, but they fill {number}",
@@ -344,6 +458,8 @@ def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _checked_batch(item: Any, what: str) -> tuple[Any, ...]:
     if not isinstance(item, tuple | list) or not 2 <= len(item) <= 3:
+        if isinstance(item, list) and all(isinstance(sample, tuple) for sample in item):
+            raise UsageError(f"{what}: batchify returned a list of samples, not a tuple of arrays", remedy=_BUILD)
         size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
         raise UsageError(
             f"{what}: a batch must be (x, y, sample weights), or (x, y, ids) of test data, but is a "
@@ -351,7 +467,9 @@ def _checked_batch(item: Any, what: str) -> tuple[Any, ...]:
         )
     batch = tuple(nest.map_leaves(_array, part) for part in item)
     sizes = {len(leaf) if leaf.ndim else None for leaf in nest.flatten(batch)}
-    if len(sizes) != 1 or None in sizes:
+    if None in sizes:
+        raise UsageError(f"{what}: {_SINGLE}: {nest.map_leaves(np.shape, batch)}", remedy=_BUILD)
+    if len(sizes) != 1:
         shapes = nest.map_leaves(np.shape, batch)
         raise UsageError(f"{what}: the parts of a batch contain different numbers of samples: {shapes}")
     return batch

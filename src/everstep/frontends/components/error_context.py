@@ -1,5 +1,6 @@
 """What a project's code raises, as one line: which method failed, where and why."""
 
+import ast
 import contextlib
 import re
 import traceback
@@ -73,7 +74,26 @@ def _location(error: Exception, source: Path) -> str:
     """Returns ` at file:line`, the innermost in the project; empty if none is in the project."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
-    in_message = [(frame[2], frame[3]) for frame in _FRAME.finditer(str(error))]
-    called = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [place for place in (*called, *in_message) if Path(place[0]).resolve().is_relative_to(source)]
+    own = own_places(error, source)
     return " at {}:{}".format(*own[-1]) if own else ""
+
+
+def own_places(error: Exception, source: Path) -> list[tuple[str, int]]:
+    """Returns file and line of every call in the project that led to an exception, the innermost last."""
+    in_message = [(frame[2], int(frame[3])) for frame in _FRAME.finditer(str(error))]
+    called = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    return [place for place in (*called, *in_message) if Path(place[0]).resolve().is_relative_to(source)]
+
+
+def method_at(file: str, line: int) -> tuple[str, str] | None:
+    """Returns the class and the method that a line of a module belongs to; None if it is in none."""
+    try:
+        tree = ast.parse(Path(file).read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for cls in tree.body:
+        if isinstance(cls, ast.ClassDef):
+            for method in cls.body:
+                if isinstance(method, ast.FunctionDef) and method.lineno <= line <= (method.end_lineno or 0):
+                    return cls.name, method.name
+    return None

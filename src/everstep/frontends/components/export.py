@@ -119,12 +119,45 @@ def read_export(folder: RunFolder) -> dict[str, Any]:
     path = folder.exported / RECORD
     if not path.is_file():
         raise UsageError("contains no export", key="run", received=str(folder.exported), remedy="train the run first")
-    record = storage.read_json(path)
-    if not isinstance(record, dict) or record.get("files") != _digests(folder.exported):
-        raise UsageError(
-            "the export is damaged", key="run", received=str(folder.exported), remedy="remove it, and run again"
+    try:
+        record = storage.read_json(path)
+        found = _damage(record, folder.exported)
+    except UsageError as error:
+        found = f"{RECORD} {error.reason}"
+    if found:
+        raise DamagedExport(
+            f"the export is damaged: {found}",
+            key="run",
+            received=str(folder.exported),
+            remedy="run again: it is replaced",
         )
     return record
+
+
+def _damage(record: Any, directory: Path) -> str:
+    """Returns how the files of an export differ from its record; empty if they do not."""
+    files, expected = _digests(directory), record.get("files") if isinstance(record, dict) else None
+    if not isinstance(expected, dict):
+        return f"{RECORD} does not say which files there were"
+    for name in sorted({*files, *expected}):
+        if files.get(name) != expected.get(name):
+            return f"{name} {'is missing' if name not in files else 'has changed' if name in expected else 'was added'}"
+    return ""
+
+
+class DamagedExport(UsageError):
+    """There is an export, but it is not what was written."""
+
+
+def damage(folder: RunFolder) -> str:
+    """Returns what is wrong with an export that exists; empty if it is intact, or there is none."""
+    try:
+        read_export(folder)
+    except DamagedExport as error:
+        return error.reason
+    except UsageError:
+        pass
+    return ""
 
 
 def is_exported(folder: RunFolder, config: ConfigStruct) -> bool:

@@ -12,7 +12,7 @@ from everstep.data.wrappers import class_weighted
 from everstep.errors import UsageError
 from everstep.evaluation.batch import SampleBatch
 from everstep.frontends.components.building import Components
-from everstep.frontends.components.data_splits import DataSplit
+from everstep.frontends.components.data_splits import DataSplit, require_weights, weighing
 from everstep.frontends.components.error_context import describe_error
 from everstep.frontends.components.evaluation import create_evaluator, with_columns
 from everstep.frontends.components.keras_trainer import compiled_model
@@ -36,7 +36,13 @@ def check_first_batches(components: Components, train: DataSplit, validation: Da
         if split.n_iter != -(-split.count // min(size, split.count)):  # batches of several sizes, or a wrong number
             for _ in split.batches():
                 pass
+    if weight is not None:
+        with components.naming(weighing(components)):
+            for weights in nest.flatten(weight):
+                require_weights(weights, "the first validation batch")
     model = compiled_model(components)
+    with components.naming("preprocessor"):
+        require_numbers(model, y)
     with components.naming("model_builder"):
         y_pred = predict(model, x)
         check_labels(model, y, y_pred)
@@ -85,6 +91,22 @@ def predict(model: keras.Model, x: Any) -> Any:
         return model(keras.tree.map_structure(keras.ops.convert_to_tensor, x), training=False)
     except Exception as error:
         raise UsageError(f"the model fails on x of shape {shapes(x)}: {describe_error(error)}") from error
+
+
+def require_numbers(model: keras.Model, y: Any) -> None:
+    """Checks that labels are numbers, if the model has a loss: Keras compares no text.
+
+    Raises:
+      UsageError: Some are text.
+    """
+    for leaf in map(np.asarray, nest.flatten(y)):
+        if has_loss(model) and leaf.dtype.kind not in "biufc":
+            raise UsageError(
+                "labels must be numbers",
+                key="label_preprocess()",
+                received=leaf.reshape(-1).tolist()[0],
+                remedy="return the number of the class, such as ['cat', 'dog'].index(label)",
+            )
 
 
 def check_labels(model: keras.Model, y: Any, y_pred: Any) -> str:

@@ -1,9 +1,8 @@
 """`KerasTrainer`: trains the model of a project on the loop, and exports its best epoch."""
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from everstep.config import load_file
 from everstep.data.config import DataConfig
 from everstep.data.stream import Stream
 from everstep.data.wrappers import MappedStream, class_weighted
-from everstep.errors import TrainingError, UsageError, kind_of, nearest
+from everstep.errors import KeyNames, UsageError, kind_of, nearest
+from everstep.frontends import compiled
 from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
 from everstep.frontends.components.base_classes import ModelBuilderBase
-from everstep.frontends.components.building import Components
+from everstep.frontends.components.building import BASES, Components
 from everstep.frontends.components.config import ConfigStruct, origin_of, require_epochs, training_values
 from everstep.frontends.components.data_splits import DataSplit
 from everstep.frontends.components.export import export_best
@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 PROJECT = "task.project"
 """The key of the project's configuration in that of the loop."""
+
+_CLASS_KEYS = {f"task.{data}_data.{name}_class": f"{name}_class" for data in ("train", "validation") for name in BASES}
+"""What the loop calls the keys of components whose data it reads."""
+
+NAMES: KeyNames = {**compiled.NAMES, **_CLASS_KEYS, PROJECT: "", "runtime.seed": "seed", "model_dir": ""}
+"""Keys of the loop, and those of the project's `config.yaml` that users know them by."""
 
 
 class KerasTrainer:
@@ -90,24 +96,23 @@ class KerasTrainer:
             seed=config.seed,
             verbose=self._verbose,
             allow_change=[self._loop_key(key) for key in self._allow_change],
-            names={PROJECT: ""},
+            names=NAMES,
             epochs_origin=origin_of(config, "epochs"),
             experiment=str(config.project_name),
             record={"data": {} if config.data_dir is None else {"data_dir": folder_fingerprint(Path(config.data_dir))}},
             code_root=self._components.project.root,
             listeners=[watcher],
         )
-        with _never_finite(watcher, str(config.export.metric)):
-            history = train_compiled(
-                model,
-                self._weighted(train.stream, class_weight),
-                validation.stream,
-                epochs,
-                steps_per_epoch=train.n_iter,
-                callbacks=callbacks,
-                task_cls=WeightedTask,
-                run=plan,
-            )
+        history = train_compiled(
+            model,
+            self._weighted(train.stream, class_weight),
+            validation.stream,
+            epochs,
+            steps_per_epoch=train.n_iter,
+            callbacks=callbacks,
+            task_cls=WeightedTask,
+            run=plan,
+        )
         self._folder.link()
         return history
 
@@ -235,12 +240,6 @@ class EpochWatcher(Listener):
         comp = "lower" if config.export.mode == "min" else "higher"
         self._best = BestCheckpointExporter(folder.best, config.export.metric, comp)
         self._controller: Any = None
-        self._epochs = 0
-
-    @property
-    def never_finite(self) -> bool:
-        """Whether there were epochs, and the export metric was finite in none of them."""
-        return self._epochs > 0 and self._best.best_value is None
 
     def setup(self, controller: Any) -> None:
         """Refuses an export metric that no epoch will have.
@@ -266,7 +265,6 @@ class EpochWatcher(Listener):
         """Keeps the weights if they are the best, and tracks the metrics."""
         numbers = {name: float(value) for name, value in logs.items()}
         trainer = self._controller.trainer
-        self._epochs += 1
         self._require_metric(numbers)
         self._folder.link()
         self._best.maybe_export_checkpoint(trainer, {**numbers, "epoch": epoch}, trainer.global_step)
@@ -290,21 +288,6 @@ class EpochWatcher(Listener):
                 remedy=nearest(metric, names),
                 origin=origin_of(self._config, "export.metric"),
             )
-
-
-@contextlib.contextmanager
-def _never_finite(watcher: EpochWatcher, metric: str) -> Iterator[None]:
-    """Inside the block, the error of a run whose metric was never finite begins with that."""
-    try:
-        yield
-    except TrainingError as error:
-        if not watcher.never_finite:
-            raise
-        raise TrainingError(
-            f"{metric!r} was finite in no epoch, so nothing is exported ({error})",
-            key="export.metric",
-            remedy="check the loss, the data and the learning rate",
-        ) from error
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 from everstep import redaction
 from everstep.engine import backend
-from everstep.errors import UsageError
 from everstep.frontends.components import export
 from everstep.frontends.components.base_classes import GenericModelBuilderBase
 from everstep.frontends.components.building import Components, build_components
@@ -31,9 +31,12 @@ from everstep.frontends.components.model_metrics import CompiledMetrics, MeanSco
 from everstep.frontends.components.run_folder import RunFolder, open_run
 from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
+from everstep.log_lines import handlers_kept
 from everstep.run.environment import code_version
 from everstep.run.lock import RunLock
 from everstep.tracking.mlflow import MlflowNames
+
+logger = logging.getLogger(__name__)
 
 
 class Orchestrator:
@@ -80,7 +83,10 @@ class Orchestrator:
           TrainingError: The run started and failed.
         """
         with self._opened() as (components, tracking):
-            if export.is_exported(self.folder, self.config):
+            is_exported = export.is_exported(self.folder, self.config)
+            if not is_exported and (damage := export.damage(self.folder)):
+                logger.warning("%s: %s; it is made again", self.folder.name, damage)
+            if is_exported:
                 if self._verbose:
                     with contextlib.suppress(OSError):  # standard error is closed: no reason to stop
                         text = "is trained and exported already: it is only evaluated again"
@@ -108,7 +114,7 @@ class Orchestrator:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Components, Tracking]]:
         """Inside the block the folder is locked, the project is active and everything is seeded."""
-        with log_output(self._verbose), _locked(self.folder.path), self._project.active():
+        with handlers_kept(), log_output(self._verbose), _locked(self.folder.path), self._project.active():
             self.folder.remove_temporary_files()
             with contextlib.closing(create_tracking(self.folder, self.config, self._project.root)) as tracking:
                 backend.prepare(self.config.seed)  # before any object of the user's is built
@@ -148,14 +154,16 @@ class Orchestrator:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Inside the block the run's folder is locked; an invalid request leaves no lock file behind."""
-    before = set(folder.glob(".lock*"))
+    """Inside the block the run's folder is locked; a failure that leaves nothing else leaves no lock file either."""
+    before = set(folder.iterdir())
     with RunLock(folder):
         try:
             yield
-        except UsageError:
-            for path in set(folder.glob(".lock*")) - before:
-                path.unlink(missing_ok=True)
+        except Exception:
+            new = set(folder.iterdir()) - before
+            if all(path.name.startswith(".lock") for path in new):
+                for path in new:
+                    path.unlink(missing_ok=True)
             raise
 
 

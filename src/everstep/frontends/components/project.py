@@ -89,14 +89,8 @@ class Project:
         Raises:
           UsageError: It is not in the project, cannot be imported, or is no such class.
         """
+        self.require_module(name, key, origin)
         top, *parts = name.split(".")
-        if top not in self._names() and top not in _LIBRARIES:
-            hint = f"{nearest(top, self._names())} (only classes of the project, of everstep and of keras are used)"
-            if top in sys.stdlib_module_names:
-                hint = f"{top!r} is a module of Python's own, rename the project's"
-            raise UsageError(
-                f"{str(self.source)!r} contains no module {top!r}", key=key, received=name, remedy=hint, origin=origin
-            )
         found: Any = self._import(top, name, key, origin)
         for part in parts:
             if hasattr(found, part):
@@ -118,6 +112,26 @@ class Project:
                 origin=origin,
             )
         return found
+
+    def require_module(self, name: str, key: str, origin: str = "") -> None:
+        """Checks, without importing it, that a class's module exists.
+
+        Args:
+          name: Module and class, `models.ModelBuilder`.
+          key: The key whose value the name is, for messages.
+          origin: Where that key is set.
+
+        Raises:
+          UsageError: The project has no such module; names similar ones.
+        """
+        top = name.partition(".")[0]
+        if top not in self._names() and top not in _LIBRARIES:
+            hint = f"{nearest(top, self._names())} (only classes of the project, of everstep and of keras are used)"
+            if top in sys.stdlib_module_names:
+                hint = f"{top!r} is a module of Python's own, rename the project's"
+            raise UsageError(
+                f"{str(self.source)!r} contains no module {top!r}", key=key, received=name, remedy=hint, origin=origin
+            )
 
     def _import(self, module: str, name: str, key: str, origin: str) -> types.ModuleType:
         try:

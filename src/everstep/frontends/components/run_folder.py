@@ -20,7 +20,14 @@ import filelock
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.frontends.components.config import ConfigStruct, find_config, load_run_config, origin_of
+from everstep.frontends.components.config import (
+    CLASSES,
+    ConfigStruct,
+    augments,
+    find_config,
+    load_run_config,
+    origin_of,
+)
 from everstep.frontends.components.project import Project
 from everstep.frontends.layouts import COMPONENTS
 from everstep.run.parent_process import submitted
@@ -51,7 +58,9 @@ class RunFolder:
 
     def __init__(self, project_root: storage.PathLike, run_name: str) -> None:
         if not run_name or Path(run_name).name != run_name or run_name.startswith("."):
-            raise UsageError("must be the name of a folder in runs/", key="run_name", received=run_name)
+            name = Path(run_name).name.strip(".")
+            remedy = f"did you mean {name!r}?" if name and name != "runs" else ""
+            raise UsageError("must be the name of a folder in runs/", key="run_name", received=run_name, remedy=remedy)
         self.name = run_name
         self.path = Path(project_root).resolve() / "runs" / run_name
         self.training = self.path / COMPONENTS.training
@@ -119,6 +128,15 @@ class OpenedRun:
     folder: RunFolder
     config: ConfigStruct
     project: Project
+
+    def require_modules(self) -> None:
+        """Checks that the modules of all classes exist; importing them would import Keras.
+
+        Raises:
+          UsageError: One does not; names its key and similar modules.
+        """
+        for key in (*CLASSES, *(["augmentor_class"] if augments(self.config) else [])):
+            self.project.require_module(self.config[key], key, origin_of(self.config, key))
 
 
 def open_run(run_name: str, project_root: str | Path = ".", data_dir: str | Path | None = None) -> OpenedRun:

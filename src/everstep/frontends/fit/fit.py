@@ -8,13 +8,14 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import logging
 import math
 import numbers
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from keras.src.backend.common import global_state
@@ -24,17 +25,22 @@ from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.data.config import DataConfig
 from everstep.data.iterables import IterableStream, is_one_shot
 from everstep.data.source import make_stream, makes_batches
-from everstep.data.stream import Stream
+from everstep.data.stream import EmptyDataError, Stream
 from everstep.data.wrappers import CountedStream, LimitedStream, MappedStream, class_weighted
 from everstep.engine import backend
-from everstep.errors import UsageError, nearest
-from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, loop_keys, train_compiled, validated_epochs
+from everstep.errors import DivergedError, KeyNames, UsageError, nearest, problems_under
+from everstep.export.model_export import chosen_formats
+from everstep.frontends import compiled
+from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled, validated_epochs
+from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.frontends.verbosity import Verbose, log_output
 from everstep.loop import random_state
 from everstep.loop.keras_callbacks import accepted
 from everstep.run.resume_checks import stored_seed
 from everstep.task.compiled import needs_labels, require_compiled
+
+logger = logging.getLogger(__name__)
 
 _OLD = {
     "data": "it is called x, and the labels may go in as y",
@@ -46,7 +52,8 @@ _OLD = {
 """Former names of arguments, in Keras or here, and what to write now."""
 
 
-NAMES = {
+NAMES: KeyNames = {
+    **compiled.NAMES,
     "task.train_data.global_batch_size": "batch_size",
     "task.validation_data.global_batch_size": "validation_batch_size",
     "task.train_data": "x",
@@ -57,8 +64,9 @@ NAMES = {
     "task.loss_weights": "loss_weights",
     "task.loss": "loss",
     "task.model": "model",
-    "trainer.train_steps": "epochs",
+    "trainer.validation_steps": "validation_steps",
     "runtime.seed": "seed",
+    "runtime.deterministic": "deterministic",
     "runtime.backend": "backend",
 }
 """Keys of the loop, and the arguments of `fit` and `compile` that users know them by."""
@@ -95,6 +103,8 @@ def fit(
     seed: int | None = None,
     allow_change: str | Sequence[str] = (),
     watch: str = "",
+    export: str | Sequence[str] = "keras",
+    deterministic: bool | None = None,
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -133,6 +143,11 @@ def fit(
         alter what it computes; one that holds others, such as `model`, covers them. The refusal names the keys.
       watch: Which of the logs has to stay finite, of a model whose own `train_step` returns no `loss`; the first one
         by default.
+      export: The formats in which the trained model is written to `export/` in the run directory: `keras`, the default;
+        `saved_model` on TensorFlow and JAX, `torch` on PyTorch; `preset`, `adapter`, `transformers` of KerasHub's
+        models. [] for none. `everstep export RUN` writes others later.
+      deterministic: Whether steps on a GPU must give the same bits when they are repeated. None: wherever that can be
+        had, with a warning where not. True refuses where not; False may be faster.
       **unknown: Refused by name.
 
     Returns:
@@ -140,7 +155,8 @@ def fit(
 
     Raises:
       UsageError: The request is invalid, or would resume a run that was trained differently.
-      TrainingError: Training has failed; with `model_dir`, also where the weights are not finite at an epoch's end.
+      TrainingError: Training has failed; with `model_dir`, also where the loss or a weight is not finite at an epoch's
+        end, unless a callback, such as `TerminateOnNaN`, has ended training there: then the History is returned.
         The History so far is in the attribute `history` of this error, as of any other.
     """
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
@@ -150,33 +166,33 @@ def fit(
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
     shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
+    formats = export_formats(export, model, model_dir)
     inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
-    data = training_data(x, y, sample_weight, inputs, needs_labels(model))
+    takes_text = preprocesses(model)
+    data = training_data(x, y, sample_weight, inputs, needs_labels(model), takes_text)
     if validation_data is None and validation_split:
         data, held_out = split(data, validation_split)
     else:
-        held_out = evaluation_data(validation_data, needs_labels(model, "test_step"))
+        held_out = evaluation_data(validation_data, needs_labels(model, "test_step"), takes_text)
     seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_output(verbose))
         # A call that keeps nothing works in a directory that is removed afterwards.
         directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
         seed = choose_seed(directory) if seed is None else seed
-        stack.enter_context(backend.prepared(seed))
+        exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
+        stack.enter_context(backend.prepared(seed, exact))
         size = counts.size(samples_in(data))
-        validation_size = size if held_out is None else counts.validation_size(samples_in(held_out))
-        train = _train_stream(data, counts, size, shuffle, weights, seed)
+        train = _train_stream(model, data, counts, size, shuffle, weights, seed)
         train, batches = _counted(train, data, counts.epoch_steps)
-        validation = None
-        if held_out is not None:
-            validation = _validation_stream(held_out, counts, validation_size, seed, is_validated)
+        validation, validation_size = _validation_stream(model, held_out, counts, size, seed, is_validated)
         task = FitConfig(
             train_data=_data_config(size, True),
             validation_data=_data_config(validation_size, False),
             shuffle=shuffle,
             class_weight=weights,
         )
-        return train_compiled(
+        return _train(
             model,
             train,
             validation,
@@ -193,14 +209,27 @@ def fit(
                 task,
                 seed=seed,
                 seeds_program=False,
+                deterministic=exact,
                 keep=bool(model_dir),
                 verbose=verbose,
-                allow_change=loop_keys(allow_change, NAMES),
+                allow_change=allow_change,
                 names=NAMES,
                 has_command=False,
-                export=bool(model_dir),
+                export=formats,
             ),
         )
+
+
+def _train(model: keras.Model, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    """Calls `train_compiled`; that a callback, such as `TerminateOnNaN`, ends diverged training is no failure."""
+    try:
+        return train_compiled(model, *args, **kwargs)
+    except DivergedError as error:
+        if not model.stop_training:
+            raise
+        logger.warning("%s; training was ended by a callback: the run is recorded as failed", error.reason)
+        history: keras.callbacks.History = error.history  # type: ignore[attr-defined]
+        return history
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -249,7 +278,7 @@ class Counts:
         for field in dataclasses.fields(self):
             value, needed = getattr(self, field.name), field.name in ("epochs", "initial_epoch")
             if value is not None or needed:
-                least = 0 if field.name == "initial_epoch" else 1
+                least = 0 if needed else 1
                 object.__setattr__(self, field.name, whole(field.name, value, least))
 
     @property
@@ -321,6 +350,22 @@ def class_weights(class_weight: Any) -> dict[int, float] | None:
     return weights
 
 
+def export_formats(export: Any, model: keras.Model, model_dir: Any) -> list[str]:
+    """Returns the formats to export; none for a call that keeps nothing.
+
+    Raises:
+      UsageError: One of them is unknown, or not of this model or backend; or there is no directory to write it to.
+    """
+    formats = chosen_formats(export, model)
+    if model_dir:
+        return formats
+    if others := [name for name in formats if name != "keras"]:
+        raise UsageError(
+            "there is no run directory to write it to", key="export", received=others[0], remedy="pass model_dir=…"
+        )
+    return []
+
+
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +374,13 @@ def _data_config(batch_size: int, training: bool) -> DataConfig:
 
 
 def _train_stream(
-    data: Any, counts: Counts, size: int, shuffle: bool, class_weight: Mapping[int, float] | None, seed: int
+    model: keras.Model,
+    data: Any,
+    counts: Counts,
+    size: int,
+    shuffle: bool,
+    class_weight: Mapping[int, float] | None,
+    seed: int,
 ) -> Stream:
     config = _data_config(size, True)
     if is_one_shot(data):
@@ -339,15 +390,32 @@ def _train_stream(
         warnings.warn(
             f"batch_size={counts.batch_size} is not used: the {type(data).__name__} makes its own batches", stacklevel=3
         )
+    stream = preprocessed(stream, model, data)
     return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
 
 
-def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
-    """Returns the batches to evaluate; each evaluation of a generator continues where the one before has ended.
+def _validation_stream(
+    model: keras.Model, data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]
+) -> tuple[Stream | None, int]:
+    """Returns the batches to evaluate, and their size; None if there are none: as in Keras, nothing is evaluated.
 
     Raises:
-      UsageError: The data has no end, or the first of several evaluations would read all of it.
+      UsageError: The data cannot be read, has no end, or the first of several evaluations would read all of it.
     """
+    if data is None:
+        return None, size
+    try:
+        own_size = counts.validation_size(samples_in(data))
+        stream = _evaluated_stream(data, counts, own_size, seed, is_validated)
+        _read_first(stream)
+    except EmptyDataError:
+        logger.warning("validation_data is empty: nothing is evaluated")
+        return None, size
+    return preprocessed(stream, model, data), own_size
+
+
+def _evaluated_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
+    """Returns the batches to evaluate; each evaluation of a generator continues where the one before has ended."""
     if not is_one_shot(data):
         stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
         if counts.validation_steps is None and stream.epoch_never_ends:
@@ -366,6 +434,21 @@ def _validation_stream(data: Any, counts: Counts, size: int, seed: int, is_valid
             remedy="pass the function that makes it, without calling it, or validation_steps=…, batches of each",
         )
     return stream
+
+
+def _read_first(stream: Stream) -> None:
+    """Reads the first batch to evaluate, which the stream keeps.
+
+    Raises:
+      EmptyDataError: There is none.
+      UsageError: It cannot be read.
+    """
+    try:
+        stream.peek()
+    except EmptyDataError:
+        raise
+    except UsageError as error:
+        raise UsageError(problems_under("validation_data", error)) from error
 
 
 def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int | None]:

@@ -5,8 +5,10 @@ inputs or outputs. Anything else, such as a dataset, contains labels and weights
 """
 
 import math
+import numbers
 from typing import Any
 
+import keras
 import numpy as np
 
 from everstep.data import nest
@@ -19,40 +21,51 @@ from everstep.errors import UsageError
 _APART = "validation data goes in as validation_data=(x_test, y_test)"
 
 
-def training_data(x: Any, y: Any, sample_weight: Any, inputs: int | None = None, needs_labels: bool = False) -> Any:
+def training_data(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    inputs: int | None = None,
+    needs_labels: bool = False,
+    takes_text: bool = False,
+) -> Any:
     """Returns one source of data for a stream.
 
     Args:
-      x: Inputs as arrays, or a tuple with labels and weights, or another source.
+      x: Inputs as arrays or a list of texts, or a tuple with labels and weights, or another source.
       y: Labels, where x is inputs alone.
       sample_weight: The weight of each sample in the loss.
       inputs: How many inputs the model has; None if unknown.
       needs_labels: Whether the model's loss compares with labels.
+      takes_text: Whether the model has a preprocessor, which makes numbers of text.
 
     Raises:
       UsageError: There is no data, or its parts do not fit together.
     """
+    x, y, sample_weight = _texts(x), _column(y), _column(sample_weight)
     if x is None:
         raise UsageError("nothing to train on", key="x", remedy="pass arrays, as fit(model, x, y), or a dataset")
     if not is_arrays(x):
         _require_alone(x, y, sample_weight)
         return x
     if y is None and isinstance(x, tuple) and len(x) in (2, 3):
-        return _packed(*_unpacked(x, sample_weight))
+        return _packed(*_unpacked(x, sample_weight), takes_text=takes_text)
     if y is None:
         return _unlabelled(x, sample_weight, needs_labels)
     _require_labels(x, y, inputs)
-    return _packed(x, y, sample_weight)
+    return _packed(x, y, sample_weight, takes_text=takes_text)
 
 
-def evaluation_data(data: Any, needs_labels: bool = False) -> Any:
+def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = False) -> Any:
     """Returns the same for an evaluation: `(x, y)`, `(x, y, sample_weight)`, or another source.
 
     Raises:
       UsageError: It is arrays without labels, and the model's loss compares with labels.
     """
-    if isinstance(data, list | tuple) and len(data) in (2, 3) and is_arrays(data):
-        return _packed(*data)
+    if isinstance(data, list | tuple) and len(data) in (2, 3):
+        parts = [_texts(data[0]), *map(_column, data[1:])]
+        if is_arrays(parts):
+            return _packed(*parts, takes_text=takes_text)
     if needs_labels and is_arrays(data):
         raise UsageError(
             "has inputs but no labels, and the model's loss needs them",
@@ -151,10 +164,26 @@ def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 
 
-def _packed(x: Any, y: Any, sample_weight: Any = None) -> Any:
+def _texts(x: Any) -> Any:
+    """Returns inputs with each list of texts as an array; a list of anything else is several inputs."""
+    if isinstance(x, dict):
+        return {name: _texts(part) for name, part in x.items()}
+    if isinstance(x, tuple):
+        return tuple(map(_texts, x))
+    return np.array(x) if isinstance(x, list) and x and all(isinstance(part, str) for part in x) else x
+
+
+def _column(values: Any) -> Any:
+    """Returns labels or weights that are a list of numbers, one for each sample, as an array."""
+    is_flat = isinstance(values, list) and values and all(isinstance(value, numbers.Real) for value in values)
+    return np.array(values) if is_flat else values
+
+
+def _packed(x: Any, y: Any, sample_weight: Any = None, *, takes_text: bool = False) -> Any:
     x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
     data = (x, y) if weight is None else (x, y, _of_each_output(y, weight))
-    check_leaves(nest.map_leaves(_checkable, data))
+    if not takes_text:  # else it is checked when it is preprocessed
+        check_leaves(nest.map_leaves(_checkable, data))
     counts = {name: {len(leaf) for leaf in leaves} for name, leaves in _named_leaves(data).items()}
     if len(set().union(*counts.values())) > 1:
         listed = ", ".join(f"{name} has {' and '.join(map(str, sorted(count)))}" for name, count in counts.items())
@@ -173,7 +202,7 @@ def _checkable(leaf: Any) -> Any:
 
 
 def _as_keras(leaf: Any) -> Any:
-    """Returns a pandas Series as a table of one column, as Keras reads it; anything else unchanged.
+    """Returns a pandas Series as a table of one column, as Keras does, and a table of several types as an array.
 
     Raises:
       UsageError: A table has columns of numbers and of text, or of Python objects.
@@ -190,7 +219,17 @@ def _as_keras(leaf: Any) -> Any:
                 remedy=f"convert it, as pd.get_dummies(df, columns=[{odd[0]!r}]) or "
                 f"df[{odd[0]!r}].astype('category').cat.codes do",
             )
+        if not odd and np.asarray(leaf).dtype == object:
+            return _as_numbers(leaf)
     return leaf
+
+
+def _as_numbers(table: Any) -> np.ndarray:
+    """Returns a table of numbers of several types as an array: floats, as in Keras, or integers if there are none."""
+    columns = [np.asarray(table.iloc[:, number]) for number in range(len(table.columns))]
+    has_floats = any(column.dtype.kind == "f" for column in columns)
+    dtype = keras.config.floatx() if has_floats else np.result_type(*(column.dtype for column in columns))
+    return np.stack([column.astype(dtype) for column in columns], axis=1)
 
 
 def _is_numbers(column: Any) -> bool:

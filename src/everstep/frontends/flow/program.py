@@ -46,6 +46,7 @@ def _exit_code(words: Sequence[str], default: str | None) -> int:
 def _run(options: Any, default: str | None) -> None:
     file = getattr(sys.modules["__main__"], "__file__", None)
     project = FlowProject.find(options.project or (Path(file).parent if file else None))
+    _refuse_task_as_value(options.overrides)
     name = options.task or default
     if name is None:
         names = ", ".join(sorted(project.tasks())) or "none"
@@ -58,6 +59,13 @@ def _run(options: Any, default: str | None) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(redaction.text(f"{name:<{width}}  {text}"))
+
+
+def _refuse_task_as_value(words: Sequence[str]) -> None:
+    """Refuses the name of a task where values are expected: `train.py Mnist_B`."""
+    for word in words:
+        if word.isidentifier() and not Path(word).is_file():
+            raise UsageError("expected KEY=VALUE", received=word, remedy=f"a task is an option: --task {word}")
 
 
 def _sweep(name: str, project: FlowProject, options: Any) -> NoReturn:

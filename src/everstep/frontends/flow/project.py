@@ -1,22 +1,28 @@
 """A project of flows: a folder with `pyproject.toml` and `config/parameters.yaml`; its tasks are in `train.py`."""
 
+import ast
 import contextlib
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
 import tomllib
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from everstep import storage
-from everstep.errors import UsageError, nearest
+from everstep.errors import UsageError, did_you_mean
 from everstep.frontends.flow.task import FlowTask
 
 _PARAMETERS = Path("config", "parameters.yaml")
+
+_MAKES_CLASSES = re.compile(r"import \*|\btype\([^()]*,|\bglobals\(|\bexec\(|\bsetattr\(|new_class|make_dataclass")
+"""What may define classes that no file names."""
 
 
 class FlowProject:
@@ -112,13 +118,42 @@ class FlowProject:
         """
         known = self.tasks()
         if name not in known:
-            listed = ", ".join(sorted(name for name, cls in known.items() if not inspect.isabstract(cls))) or "none"
-            near = nearest(name, known)
-            near = f"{near} " if near.startswith("did you mean") else ""
-            raise UsageError(
-                f"there is no such task in {self.root}", key="task", received=name, remedy=f"{near}tasks: {listed}"
-            )
+            raise self._unknown(name, [name for name, cls in known.items() if not inspect.isabstract(cls)])
         return require_steps(known[name])
+
+    def refuse_unwritten(self, name: str) -> None:
+        """Refuses a name that is nowhere in the project's files, without importing them, which may load Keras.
+
+        Raises:
+          UsageError: There is no such task.
+        """
+        try:
+            texts = [path.read_text("utf-8") for path in self._sources()]
+            trees = [ast.parse(text) for text in texts]
+        except (OSError, ValueError, SyntaxError):  # importing them tells what is wrong
+            return
+        if any(re.search(rf"\b{re.escape(name)}\b", text) or _MAKES_CLASSES.search(text) for text in texts):
+            return
+        classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        found, before = {"FlowTask"}, 0
+        while len(found) > before:
+            before = len(found)
+            found |= {
+                node.name for node in classes if found & {ast.unparse(base).split(".")[-1] for base in node.bases}
+            }
+        if len(found) > 1:
+            raise self._unknown(name, found - {"FlowTask"})
+
+    def _sources(self) -> Iterator[Path]:
+        for folder, names, files in os.walk(self.root):
+            names[:] = [name for name in names if name not in ("runs", "data") and not name.startswith((".", "__"))]
+            yield from (Path(folder, file) for file in files if file.endswith(".py"))
+
+    def _unknown(self, name: str, tasks: Iterable[str]) -> UsageError:
+        listed = ", ".join(sorted(tasks)) or "none"
+        near = did_you_mean(name, tasks)
+        remedy = f"{near} tasks: {listed}".strip()
+        return UsageError(f"there is no such task in {self.root}", key="task", received=name, remedy=remedy)
 
     def _holds(self, file: str) -> bool:
         return bool(file) and Path(file).resolve().is_relative_to(self.root)

@@ -1,24 +1,31 @@
 """`FlowContext`: the settings and the catalog of one run of a flow, its record, and its run on MLflow."""
 
+import contextlib
+import copy
 import dataclasses
+import functools
+import importlib.util
 import json
 import logging
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 from everstep.frontends.catalog import Catalog
-from everstep.frontends.flow.settings import FlowSettings
+from everstep.frontends.flow.settings import FlowSettings, Params, TaskParams
+from everstep.frontends.flow.unread import unread_parameters
 from everstep.frontends.layouts import FLOW
 from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
 from everstep.run.record import Run, Status, read
-from everstep.tracking.mlflow import MlflowNames
+from everstep.tracking.mlflow import MlflowNames, checked_uri, folder_uri
+from everstep.tracking.mlflow_active import active_run
 from everstep.tracking.tracker import plain
 
 logger = logging.getLogger(__name__)
@@ -81,6 +88,9 @@ def copy_file(path: Path, target: Path) -> None:
 RESULTS, SHORT = {"model.evaluate": "{split} {name}"}, {"accuracy": "acc"}
 """The names of test metrics, on MLflow and in the results of a flow: `test loss`, `test acc`."""
 
+UNREAD = "unread parameters"
+"""The tag on MLflow with the parameters that the task never reads."""
+
 ENVIRONMENT = "environment.json"
 """The file with versions, hardware, code and the command."""
 
@@ -124,27 +134,44 @@ class FlowContext:
 
     Attributes:
       settings: The resolved configuration.
+      params: The task's parameters as its code has them: what it reads is noted.
       catalog: The data; it records what is loaded.
       root: The project's folder.
       directory: The run directory.
       backend: The Keras backend.
       allow_change: Keys that a resumed run may change although they alter what it computes.
       verbose: 0 prints nothing, 1 progress, 2 a line per epoch.
+      names_directory: Whether the user has named the run directory.
       model_name: The model's name, once it is built.
       tracking: The run on MLflow, once there is one.
       own: The record of a `run` that the user wrote, once there is one.
+      is_with_loop: Whether the loop records the run.
+      unread: The names of the parameters that nothing has read, once that is known.
     """
 
     settings: FlowSettings
+    params: TaskParams
     catalog: UsedCatalog
     root: Path
     directory: Path
     backend: str
     allow_change: Sequence[str] = ()
     verbose: int = 1
+    names_directory: bool = False
     model_name: str = ""
     tracking: Tracking | None = None
     own: Run | None = None
+    is_with_loop: bool = False
+    unread: str | None = None
+    _is_active: bool = False
+    _opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+
+    @functools.cached_property
+    def blocks(self) -> Params:
+        """All of `parameters.yaml`, for a task's `__init__`; the task's own block is `params`."""
+        blocks = copy.deepcopy(self.settings.blocks)
+        vars(blocks)[self.settings.task] = self.params  # not by assignment: to lock or convert it would read it
+        return blocks
 
     def begin(self, run_id: str, model_name: str = "") -> Tracking:
         """Starts to track an attempt, with the configuration and the environment; a second call does nothing."""
@@ -169,6 +196,7 @@ class FlowContext:
         """
         settings, data = self.settings, self.catalog.used
         paths = [_near(str(found.get("path", name)), self.root) for name, found in data.items()]
+        short = {"data": ", ".join(paths), "model name": settings.params.get("model_name") or self.model_name}
         return MlflowNames(
             experiment=settings.experiment,
             params=redaction.tree(
@@ -176,8 +204,7 @@ class FlowContext:
                     **settings.params.as_dict(),
                     "catalog": settings.catalog,
                     "optimizer": settings.optimizer.as_dict(),
-                    "data": ", ".join(paths),
-                    "model name": settings.params.get("model_name") or self.model_name,
+                    **{name: value for name, value in short.items() if value},  # else it is not known yet
                 }
             ),
             tags={
@@ -188,15 +215,57 @@ class FlowContext:
                 "project": str(self.root),
                 "run directory": str(self.directory.resolve()),
                 **{f"data.{name}.sha256": found.get("sha256", "") for name, found in data.items()},
+                **({} if self.unread is None else {UNREAD: self.unread or "none"}),
             },
             results=RESULTS,
             short=SHORT,
         )
 
+    def check_parameters(self) -> None:
+        """Warns of the parameters that nothing has read so far, once; on MLflow they are in a tag.
+
+        The default `run` calls it before the training, and once more at the end: code may read one while it trains.
+        """
+        problems = unread_parameters(self.settings, self.params)
+        for problem in problems if self.unread is None else ():
+            logger.warning("%s", problem)
+        self.unread = ", ".join(problem.key.partition(".")[2] for problem in problems)
+        if self.tracking is not None:
+            self.tracking.describe()
+
     def record(self, complete: bool = False) -> dict[str, Any]:
         """Returns the entries of a flow in `run.json`: the task, and what was loaded from the catalog."""
         flow = {"task": self.settings.task, "project": str(self.root), "complete": complete}
         return {"flow": flow, "data": self.catalog.used}
+
+    @contextlib.contextmanager
+    def active_run(self) -> Iterator[None]:
+        """Inside the block `mlflow.log_metric` and MLflow's other functions log to this run, as `log` does."""
+        if self._is_active or importlib.util.find_spec("mlflow") is None:
+            yield
+            return
+        self._is_active = True
+        try:
+            uri = checked_uri(folder_uri(self.root))
+            with active_run(uri, self.settings.experiment, self._open_on_mlflow):
+                yield
+        finally:
+            self._is_active = False
+
+    def _open_on_mlflow(self) -> str:
+        """Returns the id of the run on MLflow, for MLflow's own functions, which need the server at once.
+
+        Raises:
+          TrainingError: The server does not answer, or the run has not begun.
+        """
+        with self._opening:
+            found = self._tracked().remote_id()
+        if found is None:
+            raise TrainingError(
+                "MLflow does not answer, and mlflow.log_… needs it at once",
+                remedy="use self.log_metrics(…) and self.log_file(…): they keep what a server does not take yet",
+            )
+        return found
 
     def close(self) -> None:
         """Ends tracking; an exception that is being raised tells how the run ended."""
@@ -227,9 +296,18 @@ class FlowContext:
 
     def _tracked(self) -> Tracking:
         """Returns the run on MLflow; tracking that was closed is resumed."""
-        tracking = self.tracking or self.open_record()
+        tracking = self.tracking or (self._begin_with_loop() if self.is_with_loop else self.open_record())
         tracking.start()
         return tracking
+
+    def _begin_with_loop(self) -> Tracking:
+        """Begins to track a run that the loop has recorded; callbacks may ask for it before the first step."""
+        if not (self.directory / "run.json").is_file():
+            raise TrainingError(
+                "nothing can be logged while the model and the first batch are built: the run has not begun",
+                remedy="log it in preprocessing_train() or in a callback",
+            )
+        return self.begin(read(self.directory)["id"])
 
     def open_record(self) -> Tracking:
         """Begins and tracks an attempt in `run.json`, for a `run` that the user wrote."""
@@ -254,12 +332,15 @@ class FlowContext:
         if self.own is None and (status == "finished" or run.record["status"] != "finished"):
             return  # the loop has recorded it
         self._tracked()  # the end of the run is sent, too
+        if status == "finished":
+            self.check_parameters()
         run.record["flow"] = self.record(complete=status == "finished")["flow"]
         run.record["data"] = {**run.record["data"], **self.catalog.used}
         run.finish(status, redaction.text(reason), run.record["digest"], run.record["weights_digest"])
 
     def hand_over(self) -> None:
-        """Lets the loop continue the record, where a `run` of the user's has begun one and then calls the default."""
+        """Lets the loop record the run from here on; it continues the record that the user's code has begun, if any."""
+        self.is_with_loop = True
         if self.own is not None:
             self.own.finish("running", "continued by the loop")
             self.own = None

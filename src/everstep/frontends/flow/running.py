@@ -1,7 +1,9 @@
 """From a task's name to a task that is ready, and to a run of it."""
 
 import contextlib
+import inspect
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,11 +66,36 @@ def create_task(
     catalog = settings.open_catalog(home.root)
     made = cls.__new__(cls)
     directory = _directory(home.root, settings, name, new) if model_dir is None else _named(model_dir)
-    made._context = FlowContext(
-        settings, UsedCatalog(catalog), home.root, directory, name, tuple(allow_change), verbosity(verbose)
+    made._context = context = FlowContext(
+        *(settings, settings.params.watched(), UsedCatalog(catalog), home.root, directory, name),
+        allow_change=tuple(allow_change),
+        verbose=verbosity(verbose),
+        names_directory=model_dir is not None,
     )
-    made.__init__()  # type: ignore[misc]
+    _initialize(made, context)
     return made
+
+
+def _initialize(task: Any, context: FlowContext) -> None:
+    """Calls the task's `__init__`, with the blocks of `parameters.yaml` if it takes them.
+
+    Raises:
+      UsageError: It needs other arguments.
+    """
+    signature = inspect.signature(task.__init__)
+    first = next((each for each in signature.parameters.values() if each.kind in _POSITIONAL), None)
+    takes = first is not None and (first.name == "params" or first.default is first.empty)
+    given = (context.blocks,) if takes else ()
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = type(task).__name__
+        remedy = "define it as __init__(self), or as __init__(self, params)"
+        raise UsageError(f"cannot be called: {error}", key=f"{name}.__init__", remedy=remedy) from None
+    task.__init__(*given)
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _class(task: str | type[FlowTask], project: FlowProject) -> type[FlowTask]:
@@ -77,6 +104,7 @@ def _class(task: str | type[FlowTask], project: FlowProject) -> type[FlowTask]:
             raise UsageError("expected a class derived from FlowTask", key="task", received=task)
         return require_steps(task)
     if task not in project.tasks():
+        project.refuse_unwritten(task)
         project.load()
     return project.task(task)
 
@@ -101,9 +129,36 @@ def execute(task: FlowTask) -> None:
     context = task._opened()
     if context.verbose:
         _print_settings(context)
-    with log_output(context.verbose), _recorded(task, context):
+    with log_output(context.verbose), context.active_run(), _recorded(task, context):
+        if not _calls_steps(type(task)):
+            task._prepare()
         result = task.run()
         task.metrics = task.metrics or (result if isinstance(result, dict) else {})
+
+
+def _calls_steps(cls: type[FlowTask]) -> bool:
+    """Returns whether the `run` of a task calls the first two steps itself, or the default one, which does."""
+    bases = {"super", *(base.__name__ for base in cls.__mro__)}
+    for base in cls.__mro__:
+        if base is FlowTask:
+            return True
+        if "run" not in vars(base):
+            continue
+        code = getattr(inspect.unwrap(vars(base)["run"]), "__code__", None)
+        names = set[str]() if code is None else set(_names(code))
+        if not names.isdisjoint(("fetch_data", "preprocessing_train")):
+            return True
+        if "run" not in names or names.isdisjoint(bases):
+            return False
+    return True
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yields the names of everything that a function uses, also in functions inside of it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 @contextlib.contextmanager
@@ -117,7 +172,8 @@ def _recorded(task: FlowTask, context: FlowContext) -> Iterator[None]:
             context.end_record("finished", "done")
     except BaseException as error:
         # A failure before the run has begun, such as in preparing data, is recorded, unless it is an invalid request.
-        if own if context.tracking is not None else not isinstance(error, UsageError):
+        was_tracked = context.tracking is not None
+        if (own or context.own is not None) if was_tracked else not isinstance(error, UsageError):
             context.end_record(*_ending(error))
         context.close()
         raise

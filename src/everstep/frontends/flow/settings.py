@@ -5,12 +5,14 @@ local file and the overrides that name it. References, `${Mnist_A.epoch}` or `${
 resolved at the end, in the whole tree: blocks, `catalog` and `optimizer`. `catalog.yaml` refers to its own values.
 """
 
+import copy
 import dataclasses
 import difflib
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pydantic
 
@@ -34,16 +36,51 @@ class MissingParameter(UsageError, AttributeError):
     """A parameter that no block has; `hasattr` and `getattr(…, default)` work as usual."""
 
 
+class Reads(set[str]):
+    """The dotted names of the parameters that code has read; a copy of the parameters notes it in the same place."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reads":
+        return self
+
+
 @dataclasses.dataclass(repr=False, eq=False)
 class Params(Config):
     """Values of `parameters.yaml`, nested ones too: `self.params.epoch`, `self.params["epoch"]`."""
 
     _open = True
+    _reads = None  # of `watched` ones, what is read is noted here
+    _place = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if not name.startswith("_") and self._reads is not None and name in self.__dict__:
+            self._reads.add(f"{self._place}{name}")
+        return value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise MissingParameter(f"there is no parameter {name!r}", remedy=nearest(name, self._names()))
+
+    def _require_unlocked(self, name: str) -> None:
+        if self._locked:
+            raise UsageError(
+                "parameters are locked, because they are recorded",
+                key=f"params.{self._place}{name}",
+                remedy=f"set it in config/parameters.yaml, or on the command line: TASK.{self._place}{name}=…",
+            )
+
+    def watched(self) -> Self:
+        """Returns a copy that notes in `_reads` which of its values are read."""
+        copied = copy.deepcopy(self)
+        copied._watch(Reads(), "")
+        return copied
+
+    def _watch(self, reads: Reads, place: str) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, Params):
+                value._watch(reads, f"{place}{name}.")
+        vars(self).update(_reads=reads, _place=place)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
@@ -88,6 +125,8 @@ class FlowSettings:
       task: The name of its class.
       chain: That name and those of the classes it inherits from, `FlowTask` last.
       params: Its parameters; locked, because they are recorded.
+      blocks: All of `parameters.yaml`: `blocks.Mnist_A`; the task's own block is `params`.
+      written: The parameters that a file or an override sets and that no other value refers to, with their places.
       catalog: The content of `catalog.yaml`.
       catalog_layers: The files and overrides that it comes from.
       optimizer: The content of `optimizer.yaml`.
@@ -98,6 +137,8 @@ class FlowSettings:
     task: str
     chain: tuple[str, ...]
     params: TaskParams
+    blocks: Params
+    written: Mapping[str, str]
     catalog: Mapping[str, Any]
     catalog_layers: tuple[Layer, ...]
     optimizer: OptimizationConfig
@@ -175,18 +216,38 @@ def compose(
     tree.override({task: TaskParams(), "optimizer": OptimizationConfig()}, is_strict=False)
     tree = apply_layers(tree, layers)
     validate(tree, layers)
-    params = getattr(tree, task)
-    params.lock()
+    params, optimizer = getattr(tree, task), tree.optimizer
+    for name in ("optimizer", "catalog"):
+        vars(tree).pop(name, None)
+    tree.lock()
     return FlowSettings(
         task=task,
         chain=tuple(chain),
         params=params,
+        blocks=tree,
+        written=_written(task, layers, catalog_layers),
         catalog=catalog,
         catalog_layers=tuple(catalog_layers),
-        optimizer=tree.optimizer,
+        optimizer=optimizer,
         has_optimizer_file=any("optimizer" in layer.tree for layer in layers),
         experiment=_experiment(found.header["experiment"], given) or experiment,
     )
+
+
+_REFERENCE = re.compile(r"\$\{([^}:]+)\}")
+
+
+def _written(task: str, layers: Sequence[Layer], catalog: Sequence[Layer]) -> dict[str, str]:
+    """Returns the places of the task's parameters; not of those that references use, as `${.epoch}` does."""
+    texts = [str(value) for layer in (*layers, *catalog) for _, value in walk(layer.tree)]
+    used = {name for text in texts for path in _REFERENCE.findall(text) for name in path.strip(" .").split(".")}
+    found = {}
+    for layer in layers:
+        block = layer.tree.get(task)
+        for key, _ in walk(block) if isinstance(block, Mapping) and layer.edit != "drop" else ():
+            if used.isdisjoint(key.split(".")):
+                found[key] = layer.origin_of(f"{task}.{key}")
+    return found
 
 
 def parameter_like(name: str) -> str:

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from everstep.errors import UsageError
 from everstep.frontends.flow.settings import FlowSettings, Params
@@ -68,6 +68,14 @@ class FlowTask(abc.ABC):
     _context: Any = None
     _used_optimizer = False
 
+    def __init__(self, params: Any = None) -> None:
+        """Takes what a task's own `__init__` may pass on: nothing, or the blocks of `parameters.yaml`.
+
+        Args:
+          params: All blocks: `params.Mnist_A.epoch`. `self.params` is the block of the task that runs in any case.
+        """
+        super().__init__()
+
     # -- configuration and data ------------------------------------------------------------------------------------
 
     @property
@@ -82,13 +90,15 @@ class FlowTask(abc.ABC):
     @property
     def params(self) -> Params:
         """This task's block of `parameters.yaml`, over those of its base classes."""
-        return self._opened().settings.params
+        return self._opened().params
 
     @params.setter
-    def params(self, value: Any) -> NoReturn:
-        name = type(self).__name__
-        reason = f"is the block {name} of config/parameters.yaml already"
-        raise UsageError(reason, key=f"{name}.params", remedy="remove the assignment")
+    def params(self, value: Any) -> None:
+        """Accepts the block of this class or of a base class, which `self.params` is or inherits from already."""
+        context, name = self._opened(), type(self).__name__
+        if not any(value is context.blocks.get(each) for each in context.settings.chain):
+            reason = f"is the block {name} of config/parameters.yaml already"
+            raise UsageError(reason, key=f"{name}.params", remedy="remove the assignment")
 
     @property
     def catalog(self) -> Any:
@@ -120,15 +130,20 @@ class FlowTask(abc.ABC):
     def run(self) -> Mapping[str, float]:
         """Fetches, prepares, builds, trains, evaluates, saves and logs; returns the final metrics.
 
-        An interrupted run resumes. Override it for a different run; `log_metrics` and `log_file` then keep numbers and
-        files with it.
+        An interrupted run resumes. Override it for a different run: unless it calls a step itself, `fetch_data` and
+        `preprocessing_train` are called before it. `log_metrics` and `log_file` then keep numbers and files with it.
         """
+        with self._opened().active_run():
+            self._prepare()
+            from everstep.frontends.flow.training import train  # brings Keras
+
+            return train(self)
+
+    def _prepare(self) -> None:
+        """Calls the first two steps."""
         self.fetch_data()
         prepared = self.preprocessing_train()
         self.dataset = self.dataset if prepared is None else prepared
-        from everstep.frontends.flow.training import train  # brings Keras
-
-        return train(self)
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 
@@ -140,8 +155,13 @@ class FlowTask(abc.ABC):
 
     def compile_model(self, model: Any) -> None:
         """Compiles a model that `build_model` left uncompiled, with the parameters `loss` and `metrics`."""
-        metrics = list(self.params.metrics or [])
-        model.compile(optimizer=self.build_optimizer(), loss=self.params.loss, metrics=metrics)
+        from everstep.frontends.keras_names import plain_names, require_losses, require_metrics  # brings Keras
+
+        name, loss, metrics = type(self).__name__, plain_names(self.params.loss), plain_names(self.params.metrics)
+        metrics = [metrics] if isinstance(metrics, str) else metrics or []
+        require_losses(loss, f"{name}.loss")
+        require_metrics(metrics, f"{name}.metrics")
+        model.compile(optimizer=self.build_optimizer(), loss=loss, metrics=metrics)
 
     def build_optimizer(self) -> Any:
         """Returns the optimizer that `optimizer.yaml` describes.

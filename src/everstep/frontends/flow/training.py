@@ -15,19 +15,31 @@ from everstep.data.config import DataConfig
 from everstep.data.source import make_stream
 from everstep.data.stream import Stream
 from everstep.engine import backend
-from everstep.errors import UsageError, kind_of
+from everstep.errors import KeyNames, UsageError, kind_of, renamed_keys
 from everstep.export.keras_file import export_keras
 from everstep.export.model_export import evaluated_weights, sample_inputs
+from everstep.frontends import compiled
 from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
 from everstep.frontends.flow.drawing import NotebookPlot, draw
 from everstep.frontends.flow.recording import FlowContext, copy_file
 from everstep.frontends.flow.settings import FlowSettings
 from everstep.loop.listener import Listener
 from everstep.run.record import Run, read
+from everstep.run.resume_checks import ChangeRefused
 from everstep.task.compiled import require_compiled
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
+
+
+NAMES: KeyNames = {
+    **compiled.NAMES,
+    "trainer.epochs": "epoch",
+    "trainer.train_steps": "epoch",
+    "task.train_data.global_batch_size": "batch_size",
+    "runtime.seed": "seed",
+}
+"""Keys of the loop, and the parameters that users know them by."""
 
 
 @dataclasses.dataclass
@@ -60,9 +72,9 @@ def train(task: Any) -> Mapping[str, float]:
     settings, params, who = context.settings, task.params, type(task).__name__
     task.directory = context.directory
     splits = split_data(task.dataset, params, who)
-    context.hand_over()
     with contextlib.closing(context):
         task.model = model = _build_model(task, settings)
+        context.model_name = model.name
         serving = _keras_model(task.build_serving_model(model), f"{who}.build_serving_model()")
         stream = _stream(splits.train, params, training=True)
         validation = None if splits.validation is None else _stream(splits.validation, params, training=False)
@@ -81,19 +93,22 @@ def train(task: Any) -> Mapping[str, float]:
             seed=params.seed,
             verbose=context.verbose,
             allow_change=context.allow_change,
-            names={"trainer.epochs": "epoch"},
+            names=NAMES,
             experiment=settings.task,
             record=context.record(),
             code_root=context.root,
             listeners=[FlowWatcher(context, model.name)],
             at_end=at_end,
         )
-        train_compiled(
-            *(model, stream, validation, params.epoch),
-            steps_per_epoch=steps,
-            callbacks=task.build_callbacks(),
-            run=plan,
-        )
+        epochs, callbacks = params.epoch, task.build_callbacks()
+        context.check_parameters()
+        context.hand_over()
+        try:
+            train_compiled(model, stream, validation, epochs, steps_per_epoch=steps, callbacks=callbacks, run=plan)
+        except ChangeRefused as refused:
+            if context.names_directory:
+                raise
+            raise refused.with_remedy("start a new run with --new (in Python: new=True)") from refused
     return task.metrics
 
 
@@ -140,7 +155,8 @@ class FlowWatcher(Listener):
 
 def _build_model(task: Any, settings: FlowSettings) -> keras.Model:
     """Returns the compiled model; its initial weights depend on the seed alone."""
-    backend.prepare(task.params.seed)
+    with renamed_keys(NAMES):
+        backend.prepare(task.params.seed)
     hook = f"{type(task).__name__}.build_model()"
     model = _keras_model(task.build_model(), hook)
     if not model.compiled:
@@ -209,15 +225,24 @@ def split_data(dataset: Any, params: Any, who: str) -> Splits:
     if getattr(dataset, "train_data", None) is None or not hasattr(dataset, "train_label"):
         expected = "a DataSet with train_data, train_label, test_data, test_label"
         raise UsageError(f"is {type(dataset).__name__}, expected {expected}", key=f"{who}.dataset")
-    train, validation = _pair(dataset, "train"), _pair(dataset, "validation")
+    train, validation = _pair(dataset, "train", who), _pair(dataset, "validation", who)
     if validation is None and params.validation_split:
         train, validation = _divided(dataset, params.validation_split, f"{who}.validation_split")
-    return Splits(train, validation, _pair(dataset, "test"))
+    return Splits(train, validation, _pair(dataset, "test", who))
 
 
-def _pair(dataset: Any, split: str) -> Any:
+def _pair(dataset: Any, split: str, who: str) -> Any:
     data, label = (getattr(dataset, f"{split}_{part}", None) for part in ("data", "label"))
-    return data if data is None or label is None else (data, label)
+    if data is None or label is None:
+        return data
+    sizes = [
+        len(part) if hasattr(part, "__len__") and not isinstance(part, Mapping | tuple) else None
+        for part in (data, label)
+    ]
+    if None not in sizes and sizes[0] != sizes[1]:
+        reason = f"{split}_data has {sizes[0]} samples, and {split}_label {sizes[1]}"
+        raise UsageError(reason, key=f"{who}.dataset", remedy="give one label for each sample")
+    return data, label
 
 
 def _divided(dataset: Any, share: float, key: str) -> tuple[Any, Any]:
@@ -264,6 +289,7 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
         logger.warning("matplotlib is not installed, so there is no training.png: pip install matplotlib")
     tracking = context.begin(run.id, model.name)
     tracking.start()
+    context.check_parameters()
     tracking.log(max(task.params.epoch - 1, 0), metrics)
     tracking.files(files)
     run.record["metrics"] = {**run.record["metrics"], "test": dict(metrics)}

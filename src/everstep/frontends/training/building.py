@@ -18,9 +18,6 @@ FALLBACK = "EVERSTEP_DEVICE_FALLBACK"
 """Set to `cpu`, a job with `use_tpu` trains on the CPU where there is no TPU."""
 
 _ADDRESSES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
-_BY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
-"""Names that Keras resolves to a metric when it sees the outputs of the model."""
-
 Size = int | tuple[int, int]
 
 
@@ -55,18 +52,13 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
       metrics: As for `compile`.
 
     Raises:
-      UsageError: `build` returns no model, or one that cannot be converted; or `compile` fails.
+      UsageError: `build` returns no model, one that is compiled, or one that cannot be converted; or `compile` fails.
     """
     model = build()
     if not isinstance(model, keras.Model):
         raise UsageError(f"returned {kind_of(model)}, expected a keras.Model", key="build_model_func")
+    _refuse_compiled(model)
     model = _as_class(model, custom_class)
-    for name in keras.tree.flatten(loss):  # Keras would find out in the middle of the first step
-        if name is not None and not callable(name):
-            _require_known(keras.losses.get, "loss", name)
-    for name in keras.tree.flatten(metrics):
-        if isinstance(name, str) and name.lower() not in _BY_OUTPUT:
-            _require_known(keras.metrics.get, "metrics", name)
     try:
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics)
     except (ValueError, TypeError) as error:
@@ -75,11 +67,21 @@ def build_model(build: Callable[[], Any], custom_class: Any, optimizer: Any, los
     return model
 
 
-def _require_known(get: Callable[[Any], Any], key: str, name: Any) -> None:
-    try:
-        get(name)
-    except ValueError:
-        raise UsageError("unknown to Keras", key=key, received=name) from None
+def _refuse_compiled(model: keras.Model) -> None:
+    """Refuses a model that has an optimizer and a loss of its own: `Training` would silently replace them.
+
+    A model that an earlier `Training` of the same process has compiled is refused as well. It may be trained already,
+    and every start has to build the same model.
+    """
+    if not getattr(model, "compiled", False):
+        return
+    loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", model.loss)
+    raise UsageError(
+        f"returned a model that is compiled already ({type(model.optimizer).__name__}, {loss})",
+        key="build_model_func",
+        remedy="pass optimizer, loss and metrics to Training, and return a new model without compile(), or "
+        "keras.models.load_model(path, compile=False)",
+    )
 
 
 def named(value: Any, custom_objects: Mapping[str, Any] | None) -> Any:

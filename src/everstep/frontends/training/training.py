@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +14,20 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from everstep import storage
+from everstep import redaction, storage
 from everstep.checkpoint.remote.urls import checked, is_url, refuse_lost_slash
 from everstep.data.arguments import place, whole_number
 from everstep.data.config import DataConfig
-from everstep.data.source import make_stream
+from everstep.data.source import make_stream, makes_batches
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.strategy import entered
-from everstep.errors import TrainingError, UsageError, nearest, plain_text, problems_under
+from everstep.errors import KeyNames, TrainingError, UsageError, nearest, plain_text, problems_under, renamed_keys
 from everstep.export.model_export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
+from everstep.frontends import compiled
+from everstep.frontends.compile_names import require_known_names
 from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
-from everstep.frontends.training.artifacts import publish, writable
+from everstep.frontends.training.artifacts import missing, publish, writable
 from everstep.frontends.training.building import (
     Size,
     build_model,
@@ -39,25 +42,31 @@ from everstep.frontends.training.job_files import JobFiles
 from everstep.frontends.training.own_loop_history import as_history
 from everstep.frontends.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
+from everstep.run.record import Run
 from everstep.task.task import unpack
 from everstep.tracking.history import epoch_table
 
 DATA = "data"
 
-NAMES = {
+ARTIFACTS, MODEL, HISTORY = "artifacts", "model", "history"
+"""The entry of `run.json` about `artifacts_dir`, and the two kinds of files in it."""
+
+NAMES: KeyNames = {
+    **compiled.NAMES,
     "task.optimizer": "optimizer",
     "task.loss_weights": "loss_weights",
     "task.loss": "loss",
     "task.model": "model",
     "task.steps_per_epoch": "steps_per_epoch",
+    "task.train_data.global_batch_size": "batch_size",
     "task.train_records": "train_ds",
     "task.valid_records": "valid_ds",
     "task.train_data": "train_ds",
     "task.validation_data": "valid_ds",
-    "trainer.train_steps": "epochs",
     "trainer.validation_steps": "validation_steps",
     "runtime.seed": "seed",
     "runtime.backend": "backend",
+    "model_dir": "job_dir",
     "x": "train_ds, valid_ds",
     "y": "train_ds, valid_ds",
 }
@@ -138,13 +147,17 @@ class Training:
         self._allow_change = core_keys(allow_change)
         self.history: keras.callbacks.History | None = None
         self._callbacks: list[keras.callbacks.Callback] = []
+        self._published: dict[str, list[str]] = {}  # the files of the model and of the history, as they were written
         self._known = functools.partial(known_objects, custom_objects, custom_model_class)
         backend.select(None)
         self.strategy = choose_strategy(bool(use_tpu))
-        backend.prepare(self.seed)
+        with renamed_keys(NAMES):
+            backend.prepare(self.seed)
+        backend.find_devices()
         with entered(self.strategy), self._known():
             own_optimizer = make_optimizer(named(optimizer, custom_objects), self.strategy)
             loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
+            require_known_names(own_optimizer, loss, metrics, custom_objects or ())
             self.model = build_model(build_model_func, custom_model_class, own_optimizer, loss, metrics)
 
     def model_summary(self) -> None:
@@ -189,6 +202,7 @@ class Training:
         valid_ds: Any = None,
         epochs: int = 1,
         *,
+        batch_size: int | None = None,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
     ) -> keras.callbacks.History:
@@ -198,6 +212,7 @@ class Training:
           train_ds: What `get_train_ds` returns, a `tf.data.Dataset`, arrays `(x, y)`, or a `Stream`.
           valid_ds: The same for the evaluation at each epoch's end; None for none.
           epochs: The total, also of a resumed job.
+          batch_size: Samples per step, for arrays and datasets of single samples; None for 32.
           steps_per_epoch: Needed where the number of batches is not known from the data.
           validation_steps: Batches per evaluation; None for all.
 
@@ -209,15 +224,16 @@ class Training:
           TrainingError: The job started and failed. Nothing that is not finite is saved or exported; `history.csv` is
             written, and its last row is the epoch that the loss was not finite in.
         """
+        self._published = {}
         epochs = whole_number("epochs", epochs)
         validation_steps = None if validation_steps is None else whole_number("validation_steps", validation_steps)
-        with log_output(self.verbose), writable(self.artifacts_dir):
+        with log_output(self.verbose), renamed_keys(NAMES), writable(self.artifacts_dir):
             backend.prepare(self.seed)
-            train = _stream(train_ds, True, self.seed)
-            valid = None if valid_ds is None else _stream(valid_ds, False, self.seed)
+            data = DataConfig(global_batch_size=_batch_size(batch_size, train_ds), drop_remainder=False)
+            train = _stream(train_ds, data, True, self.seed)
+            valid = None if valid_ds is None else _stream(valid_ds, data, False, self.seed)
             steps = _steps(train, steps_per_epoch)
             files = JobFiles(self.model, steps)
-            data = DataConfig(drop_remainder=False)
             plan = RunPlan(
                 self.job_dir,
                 JobConfig(
@@ -227,7 +243,7 @@ class Training:
                     valid_records=getattr(valid, "facts", {}),
                     steps_per_epoch=steps,
                 ),
-                trainer={"recovery_max_trials": 0},  # a loss that is not finite ends the job
+                ends_diverged_epochs=False,
                 seed=self.seed,
                 strategy=self.strategy,
                 verbose=self.verbose,
@@ -235,7 +251,9 @@ class Training:
                 names=NAMES,
                 has_command=False,
                 experiment=type(self).__name__,
+                shows_layers=False,  # model_summary() prints them
                 listeners=[files],
+                at_end=functools.partial(self._finish, files),
             )
             with self._known(), self._failures():
                 self.history = train_compiled(
@@ -248,11 +266,8 @@ class Training:
                     callbacks=self._callbacks,
                     run=plan,
                 )
-            if self.artifacts_dir:
-                sample = sample_inputs(self.model, unpack(files.controller.trainer.example)[0])
-                with evaluated_weights(self.model.optimizer):
-                    self.save_model(sample)
-                self.save_history()
+        if self.verbose:
+            self._say_where(len(self.history.epoch))
         return self.history
 
     def save_model(self, sample: Any = None) -> str:
@@ -278,7 +293,7 @@ class Training:
         with writable(self._artifacts()), tempfile.TemporaryDirectory() as folder, self._known():
             inputs = sample_inputs(self.model) if sample is None else sample
             write(self.model, Path(folder, name), inputs)
-            publish(Path(folder, name), target)
+            self._published[MODEL] = publish(Path(folder, name), target)
         return target
 
     def save_history(self, history: Any = None) -> str:
@@ -299,7 +314,7 @@ class Training:
         with writable(self._artifacts()), tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "history.csv")
             storage.write_text(table, epoch_table(known.epoch, known.history))
-            publish(table, target)
+            self._published[HISTORY] = publish(table, target)
         return target
 
     def save_pipeline_metadata(
@@ -319,6 +334,38 @@ class Training:
         history = self._known_history()
         storage.write_json(ui_metadata, kubeflow_ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
         storage.write_json(metrics, kubeflow_metrics(history.history))
+
+    def _finish(self, files: JobFiles, run: Run) -> None:
+        """Writes the artifacts; of a job that was finished before, only those that are missing.
+
+        `run.json` has the files that were written, and the step of their model: an attempt that is killed between
+        training and writing leaves the artifacts of an earlier step, which the next attempt has to replace.
+        """
+        self.history = self.model.history
+        if not self.artifacts_dir:
+            return
+        step, before = files.controller.step, run.record.get(ARTIFACTS, {})
+        if (before.get("directory"), before.get("step")) == (self.artifacts_dir, step):
+            self._published = {kind: list(names) for kind, names in before["files"].items()}
+        if self._is_incomplete(MODEL):
+            sample = sample_inputs(self.model, unpack(files.controller.trainer.example)[0])
+            with evaluated_weights(self.model.optimizer):
+                self.save_model(sample)
+        if self._is_incomplete(HISTORY):
+            self.save_history()
+        run.record[ARTIFACTS] = {"directory": self.artifacts_dir, "step": step, "files": self._published}
+
+    def _say_where(self, epochs: int) -> None:
+        """Prints the last line of a job: where to find what it has written."""
+        names = [names[0].partition("/")[0] for names in self._published.values() if names]
+        places = [f"artifacts in {self.artifacts_dir}: {', '.join(names)}"] if self.artifacts_dir else []
+        places.append(f"checkpoints and logs in {self.job_dir}")
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to fail
+            print(redaction.text(f"done: {epochs} epochs; {'; '.join(places)}"), file=sys.stderr, flush=True)
+
+    def _is_incomplete(self, kind: str) -> bool:
+        names = self._published.get(kind, [])
+        return not names or bool(missing(self.artifacts_dir, names))
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
@@ -379,7 +426,7 @@ def core_keys(allow_change: Any) -> list[str]:
         elif below := [f"{core}{dot}{rest}" for core, name in NAMES.items() if name == root]:
             found += below
         else:
-            close = nearest(key, {DATA, *(name for core, name in NAMES.items() if "." in core)})
+            close = nearest(key, {DATA, *(name for core, name in NAMES.items() if name and "." in core)})
             raise UsageError("there is no such key", key="allow_change", received=key, remedy=close)
     return found
 
@@ -400,9 +447,18 @@ def _checked_places(job_dir: Any, artifacts_dir: Any) -> tuple[str, str]:
     return job_dir, artifacts_dir
 
 
-def _stream(data: Any, training: bool, seed: int) -> Stream:
+def _batch_size(given: Any, train_ds: Any) -> int:
+    if given is None:
+        return DataConfig().global_batch_size
+    if makes_batches(train_ds):
+        reason, remedy = "but train_ds comes in batches already", "leave it out, and set the size where they are made"
+        raise UsageError(reason, key="batch_size", received=given, remedy=remedy)
+    return whole_number("batch_size", given)
+
+
+def _stream(data: Any, config: DataConfig, training: bool, seed: int) -> Stream:
     try:
-        return make_stream(data, DataConfig(drop_remainder=False), training=training, seed=seed)
+        return make_stream(data, config, training=training, seed=seed)
     except UsageError as error:
         raise UsageError(problems_under("train_ds" if training else "valid_ds", error)) from error
 

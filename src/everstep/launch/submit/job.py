@@ -9,7 +9,6 @@ in the snapshot when it began and how it ended.
 import argparse
 import contextlib
 import datetime
-import logging
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.progress import newest_checkpoint
 from everstep.launch.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
+from everstep.log_lines import print_plain_lines
 from everstep.run.exit_codes import exit_code
 from everstep.run.layout_registry import export_record, loop_directories, results_file
 from everstep.run.lock import RunLock
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(file, descriptor)
             os.close(file)
-    logging.basicConfig(format="%(message)s")
+    print_plain_lines()
     try:
         launch = ["--max-restarts", str(options.max_restarts), *of_launch]
         return Job(Path(options.snapshot), arguments[end + 1 :], launch).run()

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class Definition:
     Attributes:
       target: What is swept.
       space: Over which values.
-      metrics: The metrics to optimise; several make a front of best trials. Empty text: whatever a trial logs first.
+      metrics: The metrics to optimise; several make a front of best trials. Empty text: the loss that the first
+        trial to end has logged.
       modes: `min` or `max` for each.
       sampler: How values are chosen.
       pruner: How trials are stopped early.
@@ -78,7 +79,7 @@ class Definition:
     @property
     def shown_metric(self) -> str:
         """The metrics for people: `validation_loss (min)`."""
-        return ", ".join(f"{name or 'loss'} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True))
+        return shown_metric(self.metrics, self.modes)
 
     def identity(self) -> dict[str, Any]:
         """Returns what must not change: trials with another space or metric cannot be compared."""
@@ -129,6 +130,12 @@ class Definition:
             tuple(tree["modes"]),
             **{name: tree[name] for name in ("sampler", "pruner", "seed", "trials", "storage")},
         )
+
+
+def shown_metric(metrics: Sequence[str], modes: Sequence[str]) -> str:
+    """Returns metrics for people: `validation_loss (min)`."""
+    names = [name or "validation_loss, else the test loss" for name in metrics]
+    return ", ".join(f"{name} ({mode})" for name, mode in zip(names, modes, strict=True))
 
 
 def require_same(stored: Mapping[str, Any], wanted: Definition, where: str) -> None:

@@ -41,7 +41,8 @@ class ListedSweep:
         table, best = self.table, ""
         if table["best"] is not None:
             row = next(row for row in table["trials"] if row["number"] == table["best"])
-            best = f", best {table['metrics'][0] or 'loss'}={row['value']:.6g} (trial {row['number']})"
+            name = next(iter(table["metrics"]), "") or "loss"  # earlier versions wrote an empty name
+            best = f", best {name}={row['value']:.6g} (trial {row['number']})"
         return f"sweep {self.directory}: {table['finished']} of {table['wanted']} trials of {table['target']}{best}"
 
 

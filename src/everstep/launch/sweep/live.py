@@ -65,6 +65,11 @@ class TrialMetrics:
         return [name for name in [*self._columns, *self._final()] if name not in SIDE_FIGURES]
 
     @property
+    def usual(self) -> str:
+        """The metric that counts where none is named: the first of `USUAL` that the trial has logged; empty if none."""
+        return next((name for name in USUAL if name in self.names), "")
+
+    @property
     def step(self) -> int:
         """The last step in the table, or of the record."""
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):

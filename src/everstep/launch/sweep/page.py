@@ -53,7 +53,7 @@ def summary(study: SweepStudy) -> dict[str, Any]:
     return {
         "name": study.directory.name,
         "target": definition.target.name,
-        "metrics": list(definition.metrics),
+        "metrics": study.metrics if any(study.metrics) else [],
         "modes": list(definition.modes),
         "sampler": definition.sampler,
         "pruner": definition.pruner,
@@ -124,14 +124,14 @@ def page_data(study: SweepStudy, table: Mapping[str, Any], running: bool) -> dic
         "running": running,
         "wanted": table["wanted"],
         "metrics": [
-            {"name": name or "loss", "mode": mode} for name, mode in zip(table["metrics"], table["modes"], strict=True)
+            {"name": name or "loss", "mode": mode} for name, mode in zip(study.metrics, table["modes"], strict=True)
         ],
         "best": table["front"] or ([] if table["best"] is None else [table["best"]]),
         "front": table["front"],
         "stepsSaved": table["steps_saved"],
         "facts": [
             ["target", definition.target.name],
-            ["metric", definition.shown_metric],
+            ["metric", study.shown_metric],
             ["sampler", definition.sampler],
             ["pruner", definition.pruner],
             ["written", f"{now:%Y-%m-%d %H:%M:%S} UTC"],

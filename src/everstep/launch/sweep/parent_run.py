@@ -75,12 +75,12 @@ class ParentRun:
         run_id = uuid.uuid5(uuid.NAMESPACE_URL, f"everstep-sweep {study.directory.resolve()} {definition.digest()}").hex
         space: dict[str, Any] = {one.key: one.as_dict() for one in definition.space.dimensions}
         params = {"sampler": definition.sampler, "pruner": definition.pruner, "space": flattened(space)}
-        tags = {"everstep.sweep": study.directory.name, "trials": ended, "metric": definition.shown_metric}
+        tags = {"everstep.sweep": study.directory.name, "trials": ended, "metric": study.shown_metric}
         names = MlflowNames(target.experiment, run=study.directory.name, params=redaction.tree(params), tags=tags)
         tracker = MlflowTracker(study.directory, run_id, names, target.uri)
         tracker.start(0)
         if ranked and ranked[0].values:
-            tracker.log(ended, {f"best {definition.metrics[0] or 'loss'}": ranked[0].values[0]}, "train")
+            tracker.log(ended, {f"best {study.metrics[0] or 'loss'}": ranked[0].values[0]}, "train")
         tracker.finish("finished" if study.is_done() else "running")
         tracker.close()
         spool = spool_of(study.directory)

@@ -26,7 +26,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, missing_extra
-from everstep.launch.sweep.definition import FORMAT, Definition, require_same
+from everstep.launch.sweep.definition import FORMAT, Definition, require_same, shown_metric
 from everstep.launch.sweep.space import Values
 
 STUDY = "everstep"
@@ -42,7 +42,7 @@ WORKER, REJECTED, REASON, CONTINUES = "worker", "rejected", "reason", "continues
 """`WORKER` has the worker's host, the id of the directory that has its lock, and the time of its last heartbeat: one
 attribute, because a storage with many trials takes as long to read as it has rows. `CONTINUES` is the trial that it
 trains longer, in that trial's directory."""
-_IDENTITY, _FORMAT = "everstep.sweep", "everstep.format"
+_IDENTITY, _FORMAT, _METRIC = "everstep.sweep", "everstep.format", "everstep.metric"
 
 
 def load_optuna() -> Any:
@@ -223,7 +223,7 @@ class SweepStudy:
 
     def __init__(self, directory: Path, definition: Definition, create: bool = False) -> None:
         optuna = load_optuna()
-        self.directory, self.definition = directory, definition
+        self.directory, self.definition, self._usual = directory, definition, ""
         url = storage_url(directory, definition.storage)
         storage = open_storage(url)
         directions = ["minimize" if mode == "min" else "maximize" for mode in definition.modes]
@@ -267,6 +267,32 @@ class SweepStudy:
         with quiet_optuna():
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         return [trial for trial in found if REJECTED not in trial.user_attrs]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics by which trials are compared; where none is named, empty text until the first trial has ended."""
+        names = list(self.definition.metrics)
+        if names == [""]:
+            self._usual = self._usual or str(self.optuna.user_attrs.get(_METRIC, ""))
+            return [self._usual]
+        return names
+
+    def choose_metrics(self, usual: str) -> list[str]:
+        """Returns `metrics`; where none is named, the one that the first trial to end has logged counts for all.
+
+        Args:
+          usual: What the trial that has ended logs, `TrialMetrics.usual`.
+        """
+        if usual and self.metrics == [""]:
+            with self._mutex():
+                if self.metrics == [""]:
+                    self.optuna.set_user_attr(_METRIC, usual)
+        return self.metrics
+
+    @property
+    def shown_metric(self) -> str:
+        """The metrics for people: `validation_loss (min)`."""
+        return shown_metric(self.metrics, self.definition.modes)
 
     @property
     def wanted(self) -> int:

@@ -101,6 +101,21 @@ class Study:
         names = ("number", "state", "values", "value", "reason")
         return SweepTrial(**{name: row[name] for name in names}, results=results, directory=place)
 
+    def require_complete(self) -> None:
+        """Checks that no trial has failed; a pruned one has not.
+
+        Raises:
+          TrainingError: Some have; has the reason of the last one.
+        """
+        trials = self.trials
+        failed = [trial for trial in trials if trial.state == "fail"]
+        if failed:
+            last = failed[-1]
+            raise TrainingError(
+                f"{len(failed)} of {len(trials)} trials failed; trial {last.number}: {last.reason}",
+                remedy=f"{self.directory / 'logs' / str(last.number)}.log has what it wrote",
+            )
+
     def __repr__(self) -> str:
         return f"Study({str(self.directory)!r}, {len(self._study.trials())} trials)"
 
@@ -439,7 +454,7 @@ class _SweepProgress:
     def _line(self, trial: Any, done: int) -> str:
         definition = self._study.definition
         value, ranked = value_of(trial), self._study.ranked()
-        metric = definition.metrics[0] or "loss"
+        metric = self._study.metrics[0] or "loss"  # as earlier versions left it open
         shown = f"{metric}={value:.6g}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
         best = f", best {value_of(ranked[0]):.6g} (trial {ranked[0].number})" if ranked else ""
         names = short_names(one.key for one in definition.space.dimensions)

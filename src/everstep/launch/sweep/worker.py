@@ -29,8 +29,9 @@ from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
 from everstep.launch.sweep.parent_run import ParentRun
 from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
+from everstep.log_lines import print_plain_lines
 from everstep.run import pruning
-from everstep.run.exit_codes import exit_code
+from everstep.run.exit_codes import exit_code, reported_error
 from everstep.run.layout_registry import loop_directory
 from everstep.run.lock import is_held
 from everstep.run.pruning import PruningListener, listen_to_trials
@@ -153,7 +154,7 @@ class Worker:
                 self._stop.wait(_PAUSE_SECONDS)
                 continue
             if status.exit_code in (_FAILED, _BAD_INPUT):
-                self._fail(claim, attempt.last_line() or str(status), numbers, run_dir)
+                self._fail(claim, attempt.error() or str(status), numbers, run_dir)
                 return
             progressed = (newest_checkpoint(loop_directory(run_dir)) or 0) > (saved or 0)
             stalls = 0 if progressed else stalls + 1
@@ -177,8 +178,12 @@ class Worker:
         definition = self.study.definition
         numbers.read()
         values = []
-        for metric, mode in zip(definition.metrics, definition.modes, strict=True):
+        names = self.study.choose_metrics(numbers.usual)
+        for metric, mode in zip(names, definition.modes, strict=True):
             points = numbers.points(metric)
+            if not points and metric not in definition.metrics:
+                self._fail(claim, f"does not log {metric or 'a loss'}, by which trials are compared", numbers, run_dir)
+                return
             if not points:
                 self.metric_missing(claim, metric, numbers)
             found = live.last(points) if definition.is_multi_objective else live.best(points, mode)
@@ -187,7 +192,7 @@ class Worker:
                 return
             values.append(found.value)
         # The pruner compares later trials with it.
-        self.study.should_prune(claim, [point.value for point in numbers.points(definition.metrics[0])])
+        self.study.should_prune(claim, [point.value for point in numbers.points(names[0])])
         self._end(claim, "COMPLETE", numbers, run_dir, values)
 
     def _fail(self, claim: Claim, reason: str, numbers: live.TrialMetrics, run_dir: Path) -> None:
@@ -231,8 +236,8 @@ class Worker:
         Raises:
           MetricMissing: It has evaluated, and the metric was not among the results.
         """
-        metric = self.study.definition.metrics[0]
-        points = numbers.points(metric)
+        metric = self.study.metrics[0]
+        points = numbers.points(metric) if metric else []
         if not points and metric and self._target.kind == "experiment" and numbers.is_evaluated:
             self.metric_missing(claim, metric, numbers)
         return self.study.should_prune(claim, [point.value for point in points])
@@ -253,7 +258,7 @@ class _TrialProcess:
         self, worker: Worker, claim: Claim, numbers: live.TrialMetrics, command: Sequence[str], log: Path
     ) -> None:
         self._worker, self._claim, self._numbers = worker, claim, numbers
-        self._command, self._log = list(command), log
+        self._command, self._log, self._log_start = list(command), log, 0
         self.pruned = False
 
     def run(self) -> ExitStatus:
@@ -273,6 +278,7 @@ class _TrialProcess:
             environment |= {pruning.VARIABLE: listener.path}
         self._log.parent.mkdir(exist_ok=True)
         with open(self._log, "ab") as log:
+            self._log_start = log.tell()  # before it are earlier attempts
             process = subprocess.Popen(
                 self._command,
                 cwd=study.definition.target.root or None,
@@ -316,11 +322,11 @@ class _TrialProcess:
             with listener.waiting_trial(_POLL_SECONDS):
                 yield
 
-    def last_line(self) -> str:
-        """Returns the last line that the process wrote, which has the error."""
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text("utf-8", errors="replace").splitlines()
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    def error(self) -> str:
+        """Returns why the process failed, as it has written it; empty if it wrote nothing."""
+        with contextlib.suppress(OSError), open(self._log, "rb") as log:
+            log.seek(self._log_start)
+            return reported_error(log.read().decode("utf-8", errors="replace").splitlines())
         return ""
 
 
@@ -344,7 +350,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--longer", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(message)s")
+    print_plain_lines()
     directory = options.directory.resolve()
     try:
         study = SweepStudy(directory, Definition.load(directory))

@@ -140,6 +140,10 @@ class Influence(keras.Layer):
     Its variables are part of a run's state and never change in training: the old classifier and, for `distill`, the
     old embedding model.
 
+    Attributes:
+      is_ready: Whether the old classifier has weights for all classes that it judges: with the variants that synthesise
+        them, after `synthesise`, or where its variables are restored.
+
     Args:
       old: The old model.
       class_names: The new model's classes, in the order of its labels.
@@ -232,7 +236,17 @@ class Influence(keras.Layer):
         self.is_ready = True
 
     def judge(self, embedding: Any, labels: Any) -> tuple[Any, Any, Any]:
-        """Returns the old classifier's logits of new embeddings, the old labels, and where those are valid (0 or 1)."""
+        """Returns the old classifier's logits of new embeddings, the old labels, and where those are valid (0 or 1).
+
+        Raises:
+          UsageError: `synthesise` was not called yet.
+        """
+        if not self.is_ready:
+            raise UsageError(
+                "has no weights for the new classes yet",
+                key="influence",
+                remedy="call influence.synthesise([(x, y)]) before training",
+            )
         classes, datasets = split(labels)
         logits = self.classifier(fit_width(embedding, self.classifier.kernel.shape[0]))
         flat = ops.cast(ops.reshape(classes, (-1,)), "int32")
@@ -248,6 +262,9 @@ class Influence(keras.Layer):
           labels: New labels, or a dict with them and dataset ids.
           x: The inputs as the old model reads them; only `distill` needs them.
           sample_weight: A weight per sample.
+
+        Raises:
+          UsageError: `synthesise` was not called yet.
         """
         logits, wanted, known = self.judge(embedding, labels)
         losses = known * keras.losses.sparse_categorical_crossentropy(wanted, logits, from_logits=True)

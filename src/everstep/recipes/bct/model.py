@@ -131,12 +131,6 @@ class BCTModel(keras.Model):
         own = super().compute_loss(x, split(y)[0], logits, sample_weight, training)
         if self.influence is None or self.old_head_acc is None:
             return own
-        if not self.influence.is_ready:
-            raise UsageError(
-                "has no weights for the new classes yet",
-                key="influence",
-                remedy="call influence.synthesise([(x, y)]) before training",
-            )
         # Not with the other metrics: on JAX, Keras shows them no variables but their own.
         answers, wanted, known = self.influence.judge(embedding, y)
         self.old_head_acc.update_state(wanted, answers, sample_weight=known)

@@ -75,7 +75,9 @@ class BCTTask(Task):
         )
         scale = self.task_config.classifier.scale
         names = self.task_config.classes
-        return Influence(old, names, bct.variant, bct.temperature, bct.exclude_datasets, scale)
+        influence = Influence(old, names, bct.variant, bct.temperature, bct.exclude_datasets, scale)
+        influence.is_ready = True  # before the first step: `initialize` synthesises, or the weights are restored
+        return influence
 
     def initialize(self, model: keras.Model) -> Report | list[Any] | None:
         """Loads initial weights as every task does, and synthesises what the old classifier lacks.

@@ -42,6 +42,15 @@ def _optimizers(value: Any) -> Iterator[keras.Optimizer]:
             yield from _optimizers(item)
 
 
+def parts_of(optimizer: Any) -> list[keras.Optimizer]:
+    """Returns the optimizers that an optimizer consists of, each for other variables; none for most optimizers.
+
+    Keras's `MultiOptimizer` has several. It has no learning rate of its own; each part has one.
+    """
+    is_divided = isinstance(optimizer, keras.optimizers.MultiOptimizer)
+    return list(optimizer.optimizers) if is_divided else []
+
+
 Names = Callable[[], Mapping[int, str]]
 """Returns the names of variables by id; called when they are needed, since layers may be built after optimizers."""
 
@@ -61,6 +70,8 @@ def set_names(optimizer: Any, names: Names) -> None:
         for part in parts:
             if hasattr(part, "name_variables"):
                 part.name_variables(names)
+        for part in parts_of(optimizer):
+            set_names(part, names)
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 

@@ -1,11 +1,12 @@
 """Evaluation: every sample counts once, outputs reach the host, and training is not affected."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, opened, running, seeded
@@ -103,6 +104,59 @@ def check_gathers_outputs_on_the_host(make: Make) -> None:
     assert task.states[11] is None
 
 
+class Point(NamedTuple):
+    """Two coordinates."""
+
+    x: Any
+    y: Any
+
+
+class Nesting(Gathering):
+    """Its outputs are nested as those of a detector are: pairs, dicts of levels, lists of tuples."""
+
+    def validation_step(self, inputs: Any, model: Any, metrics: Any) -> Any:
+        x, y = inputs
+        outputs = self.inference_step(x, model)
+        return {
+            "loss": self.build_losses(y, outputs),
+            "pair": (y, outputs),
+            "levels": {"4": {"boxes": x[:, :2], "anchors": (x[:, 2:],)}, "3": [outputs, (y, {2: x, 1: y})]},
+            "inner": {"mean": ops.mean(y), "none": None, "number": 3, "empty": {}},
+            "point": Point(ops.ones((2, 3), "int32"), [True]),
+        }
+
+    def expected(self, x: np.ndarray, y: np.ndarray, outputs: np.ndarray) -> Any:
+        """Returns the same as arrays, for a batch; but for the loss."""
+        return {
+            "pair": (y, outputs),
+            "levels": {"4": {"boxes": x[:, :2], "anchors": (x[:, 2:],)}, "3": [outputs, (y, {2: x, 1: y})]},
+            "inner": {"mean": np.mean(y), "none": None, "number": np.array(3), "empty": {}},
+            "point": Point(np.ones((2, 3), "int32"), [np.array(True)]),
+        }
+
+
+def check_gathers_nested_outputs(make: Make) -> None:
+    """Outputs keep their nesting, the order of keys included; only scalars in dicts are logged."""
+    task, model = Nesting(), seeded(models.linear)
+    x, y = models.samples(model, 480)
+    with running(make, task, model, data=(x, y), long_calls=True) as rig:
+        rig.run(2)
+        logs = rig.evaluate((x[:10], y[:10]), 4)
+        assert set(logs) == {"loss", "mae", "mean", "number", "steps"}
+        assert logs["number"] == 3
+        weights = rig.value("model/dense/kernel")
+        for index, seen in enumerate(task.seen):
+            rows = slice(4 * index, min(4 * index + 4, 10))
+            expected = task.expected(x[rows], y[rows], x[rows] @ weights)
+            assert len(seen.pop("loss")) == 1
+            one_each = nest.map_leaves(lambda leaf: (leaf,), expected)
+            assert repr(nest.structure(seen)) == repr(nest.structure(one_each))
+            for (path, leaf), (_, wanted) in zip(nest.walk(seen), nest.walk(one_each), strict=True):
+                assert type(leaf.numpy()) is np.ndarray
+                assert leaf.dtype == (wanted.dtype if wanted.dtype != np.int64 else np.int32), path
+                np.testing.assert_allclose(leaf, wanted, rtol=1e-4, atol=1e-6, err_msg=path)
+
+
 def check_logs_what_was_reduced(make: Make) -> None:
     """Numbers of any kind, also nested; a loss beside that of the steps; values that are not numbers are left out."""
 
@@ -166,6 +220,7 @@ CHECKS = [
     check_leaves_training_as_it_was,
     check_leaves_compiled_metrics_as_they_were,
     check_gathers_outputs_on_the_host,
+    check_gathers_nested_outputs,
     check_logs_what_was_reduced,
     check_needs_no_loss,
     check_evaluates_alone,

@@ -120,7 +120,28 @@ def _refused(make: Make, step: Callable[..., Any], message: str) -> None:
         pass
 
 
+def check_refuses_outputs_that_are_no_numbers(make: Make) -> None:
+    """What no device can hold is named with its place in the outputs, and so is a nested log of a train step."""
+
+    class Texts(Regression):
+        def validation_step(self, inputs: Any, model: Any, metrics: Any) -> Any:
+            return {"pair": (inputs[1], {"name": "x"})}
+
+    class Pairs(Regression):
+        def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any) -> Any:
+            return {"loss": ops.mean(model(inputs[0])), "pair": (inputs[0], inputs[1])}
+
+    batch = models.samples(models.linear(), 4)
+    refused = (Texts(), "Texts.validation_step", "['pair'][1]['name']"), (Pairs(), "Pairs.train_step", "'pair'")
+    for task, key, named in refused:
+        with pytest.raises(UsageError) as error:
+            make(task, seeded(models.linear), keras.optimizers.Adam()).build(batch, batch)
+        assert error.value.key == key
+        assert named in error.value.reason
+
+
 CHECKS = [
+    check_refuses_outputs_that_are_no_numbers,
     check_refuses_a_variable_made_in_a_step,
     check_refuses_a_variable_outside_the_task,
     check_refuses_unseeded_draws,

@@ -6,7 +6,7 @@ from everstep.engine import backend
 from everstep.frontends.components.building import BASES, build_component
 from everstep.frontends.components.checks import data_checks, model_checks
 from everstep.frontends.components.checks.runner import Check, CheckOutcome, Skip, Subject, run_checks
-from everstep.frontends.components.config import require_epochs
+from everstep.frontends.components.config import augments, require_epochs
 from everstep.frontends.components.run_folder import open_run
 
 
@@ -23,7 +23,7 @@ def built(component: str) -> Callable[[Subject], str]:
 
     def check(subject: Subject) -> str:
         config, project = subject.opened.config, subject.opened.project
-        if component == "augmentor" and not (config.do_train_augmentation or config.do_validation_augmentation):
+        if component == "augmentor" and not augments(config):
             raise Skip("neither do_train_augmentation nor do_validation_augmentation is true")
         subject.built[component] = build_component(component, config, project)
         if component == "model_builder" and not subject.is_generic:

@@ -19,6 +19,8 @@ from everstep.frontends.components.data_splits import (
     create_split,
     is_dataset,
     load_samples,
+    require_batch_size,
+    require_weights,
 )
 from everstep.frontends.components.first_batch import shapes
 from everstep.frontends.components.validation_order import digest_of
@@ -32,8 +34,17 @@ def samples_of(name: SplitName) -> Callable[[Subject], str]:
     def check(subject: Subject) -> str:
         found, forms = _read(subject, name)
         subject.samples[name] = found
+        warnings = []
         if len(forms) > 1:
-            raise Warn(f"{name} samples have {len(forms)} forms, batches need one: {'; '.join(list(forms)[:3])}")
+            warnings.append(f"{name} samples have {len(forms)} forms, batches need one: {'; '.join(list(forms)[:3])}")
+        announced = getattr(subject.components.data_loader, f"create_{name}_generator")()[1]
+        if isinstance(announced, float):  # numpy.float64 is one, too
+            warnings.append(
+                f"create_{name}_generator() returned {announced!r} samples: return an int; a computed float, as in "
+                "len(rows) * 0.8, is rarely whole, and then rejected"
+            )
+        if warnings:
+            raise Warn("\n".join(warnings))
         read = len(found.digests)
         how_many = f"all {found.count}" if read == found.count else f"the first {read} of {found.count}"
         return f"{how_many} {name} samples: {next(iter(forms))}"
@@ -140,8 +151,12 @@ def weights(subject: Subject) -> str:
         raw, third = subject.samples[name].weights, subject.batches[name][2]
         if raw is None or third is None:
             continue
-        _check_weights(raw, f"{name} samples")
-        _check_weights(np.asarray(third), f"a {name} batch")
+        with subject.components.naming("data_loader"):
+            require_weights(raw, f"{name} samples")
+        require_weights(third, f"a {name} batch")
+        for values, what in ((raw, f"{name} samples"), (third, f"a {name} batch")):
+            if not np.any(values):
+                raise UsageError(f"all weights of {what} are 0, so nothing would be learned")
         if np.shape(third) != (len(nest.flatten(subject.batches[name][1])[0]),):
             raise UsageError(f"the weights of a {name} batch have the shape {np.shape(third)}, not one for each sample")
         found.append(f"{name} from {raw.min():g} to {raw.max():g}")
@@ -161,6 +176,11 @@ class NumberedLoader:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of the loader, which errors name."""
+        return self._loader.__class__
 
     def create_training_generator(self) -> tuple[Any, int]:
         """Returns the training samples, numbered."""
@@ -320,8 +340,8 @@ def _row_form(batch: tuple[Any, ...]) -> str:
 
 def _check_sizes(split: DataSplit, sizes: list[int], batch_size: int | None) -> None:
     full = sizes[0]
-    if batch_size is not None and full != min(batch_size, split.count):
-        raise UsageError(f"{split.name} batches have {full} samples, but batch_size is {batch_size}")
+    if batch_size is not None:
+        require_batch_size(full, batch_size, split.count, split.name)
     odd = [size for size in sizes[:-1] if size != full]
     if odd or sizes[-1] > full:
         raise UsageError(f"{split.name} batches have {full} samples, but one has {(odd or sizes[-1:])[0]}")
@@ -372,13 +392,3 @@ def _check_ids(subject: Subject, ids: np.ndarray) -> bool:
             f"{expected[wrong]!r}"
         )
     return True
-
-
-def _check_weights(values: np.ndarray, what: str) -> None:
-    if values.dtype.kind not in "biuf":
-        raise UsageError(f"the weights of {what} are {values.dtype.name}, not numbers")
-    if not np.isfinite(values).all() or (values < 0).any():
-        wrong = values[~np.isfinite(values) | (values < 0)].reshape(-1)[0]
-        raise UsageError(f"a weight of {what} is {wrong}, but weights must be finite and not negative")
-    if not values.any():
-        raise UsageError(f"all weights of {what} are 0, so nothing would be learned")

@@ -53,6 +53,8 @@ def labels(subject: Subject) -> str:
     subject.require_keras()
     for name in TRAINED:
         x, y, weight = subject.batches[name]
+        with subject.components.naming("preprocessor"):
+            first_batch.require_numbers(subject.model, y)
         y_pred = first_batch.predict(subject.model, x)
         found = first_batch.check_labels(subject.model, y, y_pred)
         loss = first_batch.compute_loss(subject.model, (x, y, weight), y_pred)

@@ -1,0 +1,90 @@
+"""One contender of the zoo in a process of its own: `python -m benchmarks.zoo_process 'U-Net' everstep`.
+
+Each process compiles, tunes and trains by itself: libraries keep their choices of kernels in the process, so that a
+contender that runs second in one is given those of the first. The last line is JSON.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+PER_EXECUTION = 20
+
+
+def main() -> None:
+    """Trains one model with one contender, and prints its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("contender", choices=["fit", "fit20", "everstep"])
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--directory")
+    parser.add_argument("--deterministic", choices=["auto", "true", "false"], default="auto")
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    with contextlib.redirect_stdout(sys.stderr):
+        figures = measured(options)
+    print(json.dumps(figures), flush=True)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the figures of the contender."""
+    import keras
+
+    import everstep
+    from benchmarks import zoo_models
+
+    trained = zoo_models.build(options.model, options.small, options.steps)
+    stamps: list[float] = []
+    clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: stamps.append(time.perf_counter()))
+    call = {"batch_size": trained.batch, "epochs": options.epochs, "verbose": 0, "callbacks": [clock]}
+    begin = time.perf_counter()
+    if options.contender == "everstep":
+        deterministic = {"auto": None, "true": True, "false": False}[options.deterministic]
+        everstep.fit(
+            trained.model,
+            trained.x,
+            trained.y,
+            model_dir=options.directory,
+            deterministic=deterministic,
+            seed=0,
+            **call,
+        )
+    else:
+        trained.model.steps_per_execution = PER_EXECUTION if options.contender == "fit20" else 1
+        trained.model.fit(trained.x, trained.y, **call)
+    epochs = [after - before for before, after in zip([begin, *stamps], stamps, strict=False)]
+    found: dict[str, Any] = {
+        "model": options.model,
+        "contender": options.contender,
+        "first_epoch": round(epochs[0], 2) if epochs else None,
+        "step_ms": round(1000 * statistics.median(epochs[1:]) / options.steps, 3) if len(epochs) > 1 else None,
+        "peak_bytes": peak_bytes(keras.backend.backend()),
+    }
+    if options.directory and os.path.exists(os.path.join(options.directory, "run.json")):
+        with open(os.path.join(options.directory, "run.json"), encoding="utf-8") as file:
+            record = json.load(file)
+        found |= {"digest": record.get("digest"), "exactness": record.get("exactness")}
+        found["attempts"] = len(record["attempts"])
+    return found
+
+
+def peak_bytes(backend: str) -> int | None:
+    """Returns the most memory of the device that was in use."""
+    if backend == "jax":
+        import jax
+
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return stats.get("peak_bytes_in_use")
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""`Programs`: what is kept with a run so that later processes run the same programs on a GPU (JAX).
+
+`programs/` of the run directory holds two files:
+
+- `autotuning.pbtxt`, in XLA's own format: which kernels it has chosen. It chooses by timing them, and another process
+  may choose others, whose bits differ. A process reads the file before it compiles, so its programs are the same, also
+  where the cache of compiled programs is gone.
+- `certified.json`: how many steps a call holds, and which programs were shown to repeat their bits.
+
+    {"device": "NVIDIA H200", "jaxlib": "0.11.2",
+     "calls": {"train": {"several": false, "autotuned": true, "reason": "", "step_ms": 7.24}},
+     "programs": {"<digest of a program>": "" or why it does not repeat}}
+
+What was found on another kind of device, or with another XLA, does not count.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from everstep.storage import write_json, write_text
+
+logger = logging.getLogger(__name__)
+
+CHOICES, CERTIFIED = "autotuning.pbtxt", "certified.json"
+
+_current: list["Programs"] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """How the steps of a kind, `train` or `validation`, are called.
+
+    Attributes:
+      several: Whether a call may hold several steps.
+      autotuned: Whether XLA chooses kernels by timing them; else it is asked for deterministic operations.
+      reason: Why they are not autotuned, or why a call does not hold several short steps.
+      step_ms: How long a step took when that was decided.
+    """
+
+    several: bool
+    autotuned: bool
+    reason: str = ""
+    step_ms: float = 0.0
+
+
+class Programs:
+    """The directory of a run for its programs; None keeps nothing beyond the process.
+
+    Attributes:
+      changed: How the device or XLA differ from those of earlier attempts; empty if they do not.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._verdicts: dict[str, str] = {}
+        self._calls: dict[str, Calls] = {}
+        self.changed = ""
+        if directory is None:
+            return
+        stored = _read(directory / CERTIFIED)
+        if stored:
+            differing = [(name, value) for name, value in where().items() if stored[name] != value]
+            self.changed = ", ".join(f"{name} {stored[name]} -> {value}" for name, value in differing)
+        if not self.changed:
+            self._verdicts = dict(stored.get("programs", {}))
+            self._calls = {kind: Calls(**one) for kind, one in stored.get("calls", {}).items()}
+            self._load_choices(directory / CHOICES)
+
+    def verdict(self, name: str) -> str | None:
+        """Returns why a program does not repeat; "" if it does; None if that was never tried in this run."""
+        return self._verdicts.get(name)
+
+    def judge(self, name: str, reason: str = "") -> None:
+        """Records that a program was shown to repeat, or why it does not."""
+        self._verdicts[name] = reason
+        self._write()
+
+    def calls(self, kind: str) -> Calls | None:
+        """Returns how the steps of a kind are called; None if that is not decided."""
+        return self._calls.get(kind)
+
+    def decide(self, kind: str, calls: Calls) -> None:
+        """Records how the steps of a kind are called from now on, in this process and in later ones."""
+        self._calls[kind] = calls
+        self._write()
+
+    def agrees_with(self, other: "Programs") -> bool:
+        """Whether steps are called in the same way in another run, as far as that is decided in both."""
+        both = self._calls.keys() & other._calls.keys()
+        return all(
+            (self._calls[kind].several, self._calls[kind].autotuned)
+            == (other._calls[kind].several, other._calls[kind].autotuned)
+            for kind in both
+        )
+
+    def adopt(self, other: "Programs") -> None:
+        """Takes over what is known of the programs of another run of this process."""
+        self._verdicts = {**other._verdicts, **self._verdicts}
+        self._calls = {**other._calls, **self._calls}
+        self._write()
+        self.keep_choices()
+
+    def _write(self) -> None:
+        if self._directory is None:
+            return
+        calls = {kind: dataclasses.asdict(calls) for kind, calls in self._calls.items()}
+        with self._survives_disk():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_json(self._directory / CERTIFIED, {**where(), "calls": calls, "programs": self._verdicts})
+
+    @contextlib.contextmanager
+    def _survives_disk(self) -> Iterator[None]:
+        """Warns once if nothing can be written: training goes on without it."""
+        try:
+            yield
+        except OSError as error:
+            text = "the programs of this run cannot be kept in %s (%s): after a restart its bits may differ"
+            logger.warning(text, self._directory, error)
+            self._directory = None
+
+    def _load_choices(self, path: Path) -> None:
+        """Has XLA read the choices; it does so once in a process, and only before it has chosen itself."""
+        if not path.exists() or jax.default_backend() == "cpu":
+            return
+        try:
+            _compile_anything({"xla_gpu_load_autotune_results_from": str(path)})
+        except Exception as error:  # of any type: it depends on the version
+            logger.warning("XLA cannot read its choices of %s (%s): bits may change", path, str(error).splitlines()[0])
+
+    def keep_choices(self) -> None:
+        """Adds what XLA has chosen so far to the file; warns where it is not what the run was started with."""
+        if self._directory is None or jax.default_backend() == "cpu":
+            return
+        path = self._directory / CHOICES
+        new = path.with_name(f".{CHOICES.removesuffix('.pbtxt')}-new.pbtxt")
+        with self._survives_disk():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            try:
+                _compile_anything({"xla_gpu_dump_autotune_results_to": str(new)})
+                chosen = new.read_text("utf-8")
+            except Exception as error:  # of any type: it depends on the version
+                logger.debug("XLA does not write its choices: %s", error)
+                return
+            finally:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+            before = path.read_text("utf-8") if path.exists() and not self.changed else ""
+            joined, differing = joined_choices(before, chosen)
+            if differing:
+                text = "%d kernels are not those that the run began with: bits may change; resume in a new process"
+                logger.warning(text, differing)
+            if joined != before:
+                write_text(path, joined)
+
+
+def joined_choices(before: str, chosen: str) -> tuple[str, int]:
+    """Returns XLA's file with the choices of two; of those that differ the earlier ones, and how many differ."""
+    first, second = _entries(before), _entries(chosen)
+    differing = sum(first[operation] != second[operation] for operation in first.keys() & second.keys())
+    head = (chosen or before).split("results {", 1)[0]
+    return head + "".join(f"results {{{entry}" for entry in {**second, **first}.values()), differing
+
+
+def _entries(text: str) -> dict[str, str]:
+    """Returns the entries of XLA's file by the operation that each is for."""
+    parts = [part.rstrip() + "\n" for part in f"\n{text}".split("\nresults {")[1:]]
+    return {part.split("\n  result {", 1)[0]: part for part in parts}
+
+
+def where() -> dict[str, str]:
+    """Returns the kind of device and the version of XLA that programs are made for."""
+    return {"device": str(jax.devices()[0].device_kind), "jaxlib": str(jax.lib.__version__)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Returns what is recorded; nothing if the file is missing or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text("utf-8"))
+        if isinstance(found, dict) and found.keys() >= {"device", "jaxlib"}:
+            return found
+    return {}
+
+
+def _compile_anything(options: dict[str, str]) -> None:
+    """Compiles a small program that was never compiled before: XLA reads and writes its choices when it compiles."""
+    number = time.time_ns() % 2**31
+    jax.jit(lambda x: x + number, compiler_options=options).lower(jax.ShapeDtypeStruct((), "int32")).compile()
+
+
+@contextlib.contextmanager
+def keep_programs(directory: Path) -> Iterator[None]:
+    """Inside the block, engines keep what belongs to their programs in this directory."""
+    _current.append(Programs(directory))
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def current_programs() -> Programs:
+    """Returns the programs of the run; outside of a run, those of this process alone."""
+    return _current[-1] if _current else Programs()

@@ -1,0 +1,59 @@
+"""What backends write to standard error while they start, held back.
+
+TensorFlow 2.21 writes a dozen lines while it loads, whatever `TF_CPP_MIN_LOG_LEVEL` is: it reads that too late. They
+come from C++ and go to file descriptor 2, past `sys.stderr`, so that is where they are caught.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+_STDERR = 2
+_CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog|"
+    rb"[IW]\d{4} .*\.cc:\d+\]|"
+    rb"To enable the following instructions: .*, rebuild TensorFlow|"
+    rb"E\d{4} .*failed call to cuInit"  # that is: there is no GPU
+)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Holds standard error back within the block; at its end writes all of it but the backends' start-up messages.
+
+    If the block fails, everything is written, as it may be the reason. Keep the block short: output is delayed.
+    With `TF_CPP_MIN_LOG_LEVEL` at 0 nothing is held back; at 1 it is: JAX sets that when it is imported.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(tempfile.TemporaryFile())
+            original = os.dup(_STDERR)
+        except OSError:  # standard error is closed, or the disk is full
+            original = None
+        if original is None:
+            yield
+            return
+        _flush()
+        os.dup2(held.fileno(), _STDERR)
+        dropped = None
+        try:
+            yield
+            dropped = _CHATTER
+        finally:
+            _flush()
+            os.dup2(original, _STDERR)
+            os.close(original)
+            held.seek(0)
+            with open(_STDERR, "wb", closefd=False) as out:
+                out.writelines(line for line in held if not (dropped and dropped.match(line)))
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()

@@ -1,0 +1,138 @@
+"""What a task logs with MLflow's own functions belongs to the flow's run, wherever and in whichever step it does."""
+
+import os
+import sqlite3
+
+import mlflow
+import pytest
+
+from everstep.errors import TrainingError
+from everstep.flow import DataSet, FlowTask, create_task, run_flow
+from everstep.run.record import read
+
+pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+class Own(FlowTask):
+    def fetch_data(self):
+        self.x = 3.0
+
+    def preprocessing_train(self):
+        self.dataset = DataSet([self.x])
+
+    def run(self):
+        mlflow.log_metric("answer", self.x, step=2)
+        mlflow.log_param("chosen", "by hand")
+        self.log_metrics({"other": 1.0})
+        return {"answer": self.x}
+
+
+class Around(Own):
+    def run(self):
+        with mlflow.start_run(nested=True):
+            mlflow.log_metric("inner", 1.0)
+        metrics = super().run()
+        assert mlflow.active_run().info.run_name == self._opened().directory.name
+        return metrics
+
+
+class Failing(Own):
+    def run(self):
+        mlflow.log_metric("answer", self.x)
+        raise RuntimeError("no answer")
+
+
+def stored(project, query):
+    with sqlite3.connect(project / "mlflow.db") as database:
+        return database.execute(query).fetchall()
+
+
+RUNS = """
+select experiments.name, runs.status, metrics.key from runs join experiments using (experiment_id)
+left join metrics using (run_uuid) order by metrics.key
+"""
+
+
+def test_an_own_run_logs_to_the_flows_run_from_another_folder(project, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    done = run_flow(Own, (), project, verbose=False)
+    assert stored(project, RUNS) == [
+        ("numbers_exp", "FINISHED", "answer"),
+        ("numbers_exp", "FINISHED", "other"),
+    ]
+    assert ("chosen", "by hand") in stored(project, "select key, value from params")
+    assert read(done.directory)["status"] == "finished"
+    assert list(elsewhere.iterdir()) == []
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+@pytest.mark.daily("torch")
+def test_runs_that_the_task_starts_are_nested_in_the_flows_run(project):
+    run_flow(Around, (), project, verbose=False)
+    found = {(experiment, key) for experiment, _, key in stored(project, RUNS)}
+    assert found == {("numbers_exp", "answer"), ("numbers_exp", "other"), ("numbers_exp", "inner")}
+    assert stored(project, "select count(*) from tags where key = 'mlflow.parentRunId'") == [(1,)]
+
+
+@pytest.mark.daily("torch")
+def test_what_fails_has_what_was_logged(project):
+    with pytest.raises(RuntimeError, match="no answer"):
+        run_flow(Failing, (), project, verbose=False)
+    assert stored(project, RUNS) == [("numbers_exp", "FAILED", "answer")]
+
+
+BEGUN = """    def on_train_begin(self, logs=None):
+        import mlflow
+
+        mlflow.log_metric("begun", 1.0)
+
+"""
+
+
+def edited(project, *edits):
+    """Replaces texts in the project's `train.py`, each once."""
+    code = (project / "train.py").read_text()
+    for old, new in edits:
+        assert old in code
+        code = code.replace(old, new, 1)
+    (project / "train.py").write_text(code)
+
+
+def test_every_step_and_callbacks_log_to_the_run_of_the_default_one(project):
+    edited(
+        project,
+        ("import keras\n", "import keras\nimport mlflow\n"),
+        ("        self.raw =", '        mlflow.log_param("step", "fetch")\n        self.raw ='),
+        ("        return keras.Sequential", '        mlflow.set_tag("built", "yes")\n        return keras.Sequential'),
+        ("    def on_epoch_begin", f"{BEGUN}    def on_epoch_begin"),
+    )
+    done = run_flow("Numbers_B", ["Numbers_B.epoch=1"], project, verbose=False)
+    assert stored(project, "select count(*) from runs") == [(1,)]
+    keys = {key for (key,) in stored(project, "select key from metrics")}
+    assert keys == {"begun", "loss", "accuracy", "test loss", "test acc"}
+    params = dict(stored(project, "select key, value from params"))
+    assert (params["step"], params["data"], params["model name"]) == ("fetch", "data/raw/numbers.npz", "linear")
+    assert ("built", "yes") in stored(project, "select key, value from tags")
+    assert read(done.directory)["status"] == "finished"
+
+
+@pytest.mark.daily("torch")
+def test_a_callback_alone_logs_to_it_too(project):
+    edited(project, ("    def on_epoch_begin", f"{BEGUN}    def on_epoch_begin"))
+    task = create_task("Numbers_B", ["Numbers_B.epoch=1"], project, verbose=False)
+    task.run()
+    assert stored(project, "select count(*) from runs") == [(1,)]
+    assert ("begun",) in stored(project, "select key from metrics")
+    assert len(read(task.directory)["attempts"]) == 1
+
+
+@pytest.mark.daily("torch")
+def test_without_a_server_the_task_is_told_what_to_use(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr("everstep.tracking.mlflow._SECONDS_TO_CREATE_A_RUN", 0.2)
+    with pytest.raises(TrainingError) as error:
+        run_flow(Own, (), project, verbose=False)
+    assert "self.log_metrics" in error.value.remedy
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:9"
