@@ -155,6 +155,13 @@ def test_a_run_that_a_signal_stops_uploads_its_last_state_within_the_grace_time(
         raise SystemExit(143)
     assert time.monotonic() - began < 300  # not the time limit of the store
     assert "does not have all of the run: not done within 1 s" in caplog.text
+    [abandoned] = [thread for thread in threading.enumerate() if thread.name == "everstep-upload"]
+    caplog.clear()
+    place.network.trouble = ""
+    abandoned.join(300)
+    assert not abandoned.is_alive()
+    assert "uploads nothing more" not in caplog.text  # in a process that goes on, it is silent
+    assert remote_steps(url) == [10]
 
 
 @pytest.mark.stores("memory")

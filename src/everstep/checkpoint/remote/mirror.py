@@ -320,6 +320,7 @@ class Uploader:
         self._mirror, self._lease = mirror, lease
         self._interval, self._patience = urls.upload_interval(), urls.upload_patience()
         self._closing = threading.Event()
+        self._abandoned = False
         self._closed_at = 0.0
         self._committed = time.monotonic()
         self._warned = False
@@ -334,12 +335,14 @@ class Uploader:
         """Uploads the rest; returns the error if that fails.
 
         Args:
-          seconds: How long to wait; None to wait as long as the upload makes progress.
+          seconds: How long to wait; None to wait as long as the upload makes progress. After that time the thread is
+            left to end with the process: what it then sees is no longer logged, and it begins no further upload.
         """
         self._closed_at = time.monotonic()
         self._closing.set()
         self._thread.join(seconds)
         if self._thread.is_alive():
+            self._abandoned = True
             return self.error or StoreError(f"not done within {seconds:.0f} s")
         return self.error
 
@@ -350,10 +353,13 @@ class Uploader:
             try:
                 self._pass(closing)
             except LostLease as error:
-                logger.error("%s: this machine uploads nothing more", error)
+                if not self._abandoned:
+                    logger.error("%s: this machine uploads nothing more", error)
                 self.error = error
                 return
             except Exception as error:  # logged: it must not end the run
+                if self._abandoned:
+                    return
                 self._failed(error)
                 pause = _POLL_SECONDS if closing else self._next_pause(pause, began)
                 last_progress = max(self._closed_at, self._mirror.progressed)
