@@ -34,7 +34,7 @@ CALLS = ("first call", "second call")
 CPU = "CPU s"
 MODELS = ("mlp", "cnn", "lstm", "transformer")
 FIT = "fit"
-KEPT = {"mlp": (5, 20), "cnn": (5, 1), "lstm": (5, 2), "transformer": (3, 1), "seq2seq": (5, 1), "fcn": (5, 1)}
+KEPT = {"mlp": (5, 20), "cnn": (5, 1), "lstm": (5, 2), "transformer": (3, 1), "seq2seq": (5, 1), "fcn": (5, 2)}
 """Of each model that is kept: its epochs, and how often the samples are repeated, for about two seconds of training."""
 
 

@@ -47,7 +47,7 @@ from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.programs import current_programs
 from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
-from everstep.task.grad import ChainedScope
+from everstep.task.grad import ChainedScope, gradients_skipped
 from everstep.task.task import Task, unpack
 from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
@@ -99,7 +99,7 @@ class JaxEngine(Engine):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        with ChainedScope(), watch_sparse_labels() as seen:
+        with ChainedScope(), watch_sparse_labels() as seen, gradients_skipped():
 
             def traced(data: Any) -> tuple[Any, list]:
                 outputs = step(data)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -59,8 +60,8 @@ def _same_weights(model: keras.Model, loaded: keras.Model) -> bool:
     return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in arrays)
 
 
-def _program(model: keras.Model, sample: Any) -> str:
-    """Returns the text of the program that JAX would compile; weights are inputs, all other values are part of it."""
+def _program(model: keras.Model, sample: Any) -> tuple[str, list[bytes]]:
+    """Returns what JAX would compile, as text, and the constants in it; weights are inputs."""
     jax = importlib.import_module("jax")
     weights = model.weights
 
@@ -68,8 +69,18 @@ def _program(model: keras.Model, sample: Any) -> str:
         with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
             return model(inputs, training=False)
 
-    shapes = [jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights]
-    return str(jax.jit(call).lower(shapes, sample).as_text())
+    traced = jax.make_jaxpr(call)([jax.ShapeDtypeStruct(weight.shape, weight.dtype) for weight in weights], sample)
+    return str(traced), [np.asarray(constant).tobytes() for constant in _constants(traced)]
+
+
+def _constants(traced: Any) -> Iterator[Any]:
+    """Yields the arrays that a traced program holds, also those of the programs that its operations call."""
+    yield from getattr(traced, "consts", [])
+    for equation in getattr(traced, "jaxpr", traced).eqns:
+        values = [value if isinstance(value, list | tuple) else [value] for value in equation.params.values()]
+        for inner in itertools.chain(*values):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from _constants(inner)
 
 
 def check_same(

@@ -9,6 +9,7 @@ For Everstep's own tasks and engines there are, in this order:
 
 - `switch` and `scan`: `cond` for several functions, and a loop over slices of arrays;
 - `ChainedScope`: Keras's stateless scope that reads through to the enclosing one, on which JAX's parts rest;
+- `gradients_skipped`: for a trace that only looks at what a step creates and logs;
 - `Share`, `on_replica`: what part of a step a replica has, and how gradients are summed over the replicas;
 - `adapt_loss_scaling`, `mark_scaled`: losses scaled for float16, here because `value_and_grad` scales the loss;
   `task/optim/loss_scale.py` wraps the optimizers that hold the scale.
@@ -190,6 +191,21 @@ def shared(value: Any, share: Share) -> Any:
 
 _replica = threading.local()
 _recording = threading.local()
+_skipping = threading.local()
+
+
+@contextlib.contextmanager
+def gradients_skipped() -> Iterator[None]:
+    """Makes `value_and_grad` return zeros as gradients on JAX, without deriving them, for a trace that is thrown away.
+
+    What a step creates, uses and logs does not depend on them, and to derive them takes most of a trace's time.
+    """
+    before = getattr(_skipping, "now", False)
+    _skipping.now = True
+    try:
+        yield
+    finally:
+        _skipping.now = before
 
 
 @contextlib.contextmanager
@@ -340,6 +356,11 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
 
 def _jax_value_and_grad(loss_fn: Callable[[], Any], variables: list, optimizer: Any) -> tuple[Any, list]:
     import jax
+
+    if getattr(_skipping, "now", False):
+        loss, value = _split(loss_fn())
+        if jax.numpy.shape(_scale(loss, optimizer)) == ():
+            return value, [jax.numpy.zeros_like(v.value) for v in variables]
 
     assigned: list[keras.Variable] = []
 
