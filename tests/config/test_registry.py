@@ -135,7 +135,7 @@ def test_an_unknown_experiment_names_the_nearest_and_the_remedy():
     register_experiment("digits/mlp")(first)
     with pytest.raises(UsageError) as error:
         get_exp_config("digits/mpl")
-    assert error.value.remedy.startswith("did you mean 'digits/mlp'?")
+    assert error.value.remedy.startswith("did you mean 'digits/mlp'")  # the shipped ones may follow
     assert "--import my.module" in error.value.remedy
 
 

@@ -10,6 +10,7 @@ from tests.task.multitask.samples import Pair, pair_config
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError, UsageError
+from everstep.export.model_export import serving_format
 from everstep.launch.tuner.dev_run import Stages, dev_run, one_batch
 from loop.samples import TinyTask, tiny_params
 
@@ -139,7 +140,7 @@ def test_a_format_that_a_model_cannot_have_is_named(tmp_path, caplog):
 
     lines = []
     dev_run(tiny_params(), lambda params: Bare(), "train", tmp_path / "run", Stages(lines.append))
-    assert lines[-1].split()[-1] == "saved_model"
+    assert lines[-1].split()[-1] == serving_format()[0]
     assert "not exported as model.keras: cannot be serialized" in caplog.text
 
 
