@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError, nearest
+from everstep.keras_internals import is_of_backend
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
@@ -277,7 +278,7 @@ def _refusal(value: Any, package: str) -> str | None:
     if package == "everstep" and bases & {f"everstep.{base}" for base in _OWN_BASES}:
         return None
     # The backend's own base of a layer is left out: it may share a name with a refused one.
-    names = {base.__name__ for base in value.__mro__ if not base.__module__.startswith("keras.src.backend.")}
+    names = {base.__name__ for base in value.__mro__ if not is_of_backend(base)}
     if package == "keras" and names & _REFUSED:
         return f"{value.__name__} runs code or reads files when it is created; create it in a module of your own"
     if not issubclass(value, _bases()):

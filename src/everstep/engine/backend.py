@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from everstep import keras_internals
 from everstep.engine import late_tensorflow
 from everstep.errors import UsageError, nearest, warning_text
 from everstep.gang import Gang, join
@@ -155,10 +156,8 @@ _prepared_seed: int | None = None  # of the last call of `prepare`
 
 def _warn_about_another_seed(seed: int) -> None:
     """Warns of a seed that the program has set and expects to be that of the run."""
-    from keras.src.utils import rng_utils
-
     global _prepared_seed
-    found = rng_utils.get_random_seed()
+    found = keras_internals.rng_utils.get_random_seed()
     if found not in (None, seed, _prepared_seed):
         text = warning_text(
             f"keras.utils.set_random_seed({found}) has no effect on this run, whose seed is {seed}",

@@ -6,7 +6,6 @@ it opens a preset. That takes seconds, and most programs on JAX and PyTorch neve
 """
 
 import contextlib
-import importlib
 import importlib.util
 import sys
 import threading
@@ -15,6 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
+
+from everstep import keras_internals
 
 NAME = "tensorflow"
 
@@ -32,7 +33,7 @@ def seed_or_wait(seed: int, seed_all: Callable[[int], None]) -> None:
         seed_all(seed)
         hide_gpus(sys.modules[NAME])
         return
-    with only_if_imported("keras.src.utils.rng_utils"):
+    with only_if_imported(keras_internals.rng_utils):
         seed_all(seed)
     _on_import.seed = seed
     if _on_import not in sys.meta_path:
@@ -51,19 +52,18 @@ def hide_gpus(tensorflow: Any) -> None:
 
 
 @contextlib.contextmanager
-def only_if_imported(module: str) -> Iterator[None]:
+def only_if_imported(module: Any) -> Iterator[None]:
     """Inside the block this module of Keras finds TensorFlow only if something else has imported it.
 
     Args:
-      module: The name of a module whose `tf` is Keras's lazy TensorFlow.
+      module: Its `tf` is Keras's lazy TensorFlow.
     """
-    user: Any = importlib.import_module(module)
-    found = user.tf
-    user.tf = _IfImported(found)
+    found = module.tf
+    module.tf = _IfImported(found)
     try:
         yield
     finally:
-        user.tf = found
+        module.tf = found
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def not_found() -> Iterator[None]:
     if NAME in sys.modules:
         yield
         return
-    lazy = [vars(_keras_modules())[name] for name in ("tensorflow", "gfile")]
+    lazy = [vars(keras_internals.module_utils)[name] for name in ("tensorflow", "gfile")]
     known = [module._available for module in lazy]
     _search.hide()
     try:
@@ -85,10 +85,6 @@ def not_found() -> Iterator[None]:
         _search.show()
         for module, available in zip(lazy, known, strict=True):
             module._available = available
-
-
-def _keras_modules() -> types.ModuleType:
-    return importlib.import_module("keras.src.utils.module_utils")
 
 
 class _Search:

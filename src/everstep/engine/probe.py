@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import keras.src.backend as keras_backend
 
 from everstep.engine.replaced import current, replaced
 from everstep.errors import UsageError
+from everstep.keras_internals import backend as keras_backend
 
 
 @dataclasses.dataclass

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import keras.src.losses.loss as keras_loss
 import tensorflow as tf
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from everstep.data import nest
 from everstep.engine.replaced import acting_for, replaced_in_all_threads, this_thread
 from everstep.engine.shares import Share
 from everstep.errors import warning_text
+from everstep.keras_internals import BaseOptimizer, TFOptimizer
+from everstep.keras_internals import losses as keras_loss
 from everstep.task.grad import current_share, on_replica
 from everstep.types import Batch
 

@@ -19,9 +19,9 @@ import jax
 import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from keras.src.random.seed_generator import draw_seed
 
 from everstep.engine.replaced import current, replaced
+from everstep.keras_internals import draw_seed
 from everstep.types import ArrayParts
 
 _WHOLE = (keras.initializers.Orthogonal,)

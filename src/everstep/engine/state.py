@@ -17,10 +17,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.utils.naming import to_snake_case
 
 from everstep.data import nest
 from everstep.errors import UsageError
+from everstep.keras_internals import to_snake_case
 from everstep.task.optim.optimizers import held_optimizers, parts_of, set_names
 from everstep.types import ArrayParts, StoredArray, StoredState
 

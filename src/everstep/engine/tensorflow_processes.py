@@ -14,12 +14,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras.src.backend.tensorflow.random as keras_random
 import tensorflow as tf
 
 from everstep.engine.processes import Processes, seed_offset
 from everstep.errors import UsageError
 from everstep.gang import Gang, current_gang, find_coordinates
+from everstep.keras_internals import tensorflow_random as keras_random
 
 _strategies: list[Any] = []  # of this process: TensorFlow can be configured once
 

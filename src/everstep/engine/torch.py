@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import keras.src.backend.torch.random as keras_random
 import numpy as np
 import torch
-from keras.src.backend.torch.core import get_device
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -38,6 +36,8 @@ from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded
 from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
 from everstep.errors import UsageError, warning_text
+from everstep.keras_internals import get_device
+from everstep.keras_internals import torch_random as keras_random
 from everstep.task.task import unpack
 from everstep.types import Batch, Logs
 
@@ -476,7 +476,7 @@ def _view(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _device() -> torch.device:
-    return torch.device(keras.src.backend.torch.core.get_device())
+    return torch.device(get_device())
 
 
 class _Unchanged(TorchFunctionMode):

@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
-import keras.src.backend.torch.core as keras_core
-import keras.src.backend.torch.random as keras_random
 import torch
-from keras.src.backend.torch.core import get_device
 from torch.overrides import TorchFunctionMode
 
 from everstep.data import nest
 from everstep.errors import plain_text
+from everstep.keras_internals import get_device
+from everstep.keras_internals import torch_core as keras_core
+from everstep.keras_internals import torch_random as keras_random
 
 _MASK = 0xFFFFFFFF  # Keras's seeds are 32-bit numbers
 STEPS = 2  # are compared: a counter in Python, or a wrong seed, has an effect in the second step at the latest

@@ -12,13 +12,13 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras.src.backend.torch.random as keras_random
 import torch
 import torch.distributed as dist
 
 from everstep.engine.processes import Processes, seed_offset
 from everstep.errors import TrainingError
 from everstep.gang import Gang, current_gang, find_coordinates
+from everstep.keras_internals import torch_random as keras_random
 
 BUFFER_BYTES = 256 * 2**20  # of gradients that are summed at once
 TIMEOUT = datetime.timedelta(minutes=30)  # a process that is dead or frozen is found sooner, by the launcher

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from everstep.data import nest
+from everstep.keras_internals import global_state
 from everstep.task.grad import ChainedScope, current_share
 from everstep.task.optim.loss_scale import find_scaling
 from everstep.task.optim.optimizers import held_optimizers
@@ -245,5 +246,5 @@ def _sum_of_squares(arrays: Sequence[Any]) -> Any:
 
 def _assignments_are_kept() -> bool:
     """Whether assignments are kept: not in a stateless call of a model's own step."""
-    scope = keras.src.backend.common.global_state.get_global_attribute("stateless_scope")
+    scope = global_state.get_global_attribute("stateless_scope")
     return scope is None or isinstance(scope, ChainedScope)

@@ -14,11 +14,11 @@ from typing import Any
 
 import keras
 from keras import ops
-from keras.src.quantizers.quantizers import dequantize_with_sz_map
 
 from everstep.engine.hub import is_hub_task
 from everstep.engine.late_tensorflow import not_found
 from everstep.export.comparison import check_same, flat_arrays, largest_difference, live_outputs
+from everstep.keras_internals import dequantize_with_sz_map
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from everstep.engine import late_tensorflow
 from everstep.engine.strategy import suspended
 from everstep.errors import TrainingError
 from everstep.export.comparison import check_same, flat_arrays, live_outputs, same_program
+from everstep.keras_internals import serialization_lib
 
 
 def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> None:
@@ -25,7 +26,7 @@ def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> Non
     """
     storage.prepare_directory(Path(path).parent)
     with suspended(), storage.atomic_path(path) as temporary:
-        with late_tensorflow.only_if_imported("keras.src.saving.serialization_lib"):
+        with late_tensorflow.only_if_imported(serialization_lib):
             model.save(temporary)
         loaded = _load_safely(temporary, model)
         if not same_program(model, loaded, sample):

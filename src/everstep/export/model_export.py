@@ -18,7 +18,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.models.functional import Functional
 
 from everstep import storage
 from everstep.data.sparse import first_samples
@@ -30,6 +29,7 @@ from everstep.export.dequantized import without_quantization
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 from everstep.export.torch_program import export_torch_program
+from everstep.keras_internals import Functional
 from everstep.task.initial.load import load
 from everstep.task.optim.ema import find_average
 

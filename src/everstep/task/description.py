@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from keras.src.utils import module_utils
-from keras.src.utils.naming import to_snake_case
 
 from everstep.config import Config
+from everstep.keras_internals import module_utils, to_snake_case
 from everstep.task.optim.optimizers import parts_of
 
 _RATE = "learning_rate"

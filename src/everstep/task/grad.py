@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 
 from everstep.errors import UsageError
+from everstep.keras_internals import get_keras_mask, set_keras_mask
 
 
 def value_and_grad(

@@ -21,13 +21,13 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
 
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
 from everstep.export import saved_model
 from everstep.export.model_export import load_checkpoint
 from everstep.export.predict.inputs import Spec
+from everstep.keras_internals import global_state
 from everstep.run.averaged_checkpoint import as_checkpoint
 from everstep.run.checkpoint_selection import FLAG, Chosen, choose
 from everstep.task.initial.keras_file import archive_member

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import keras
-from keras.src.backend.common import global_state
-from keras.src.utils import rng_utils
 
 from everstep.checkpoint.remote.run_copies import working_copy
 from everstep.data.config import DataConfig
@@ -35,6 +33,7 @@ from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compi
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.frontends.verbosity import Verbose, log_output
+from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import random_state
 from everstep.loop.keras_callbacks import accepted
 from everstep.run.resume_checks import stored_seed

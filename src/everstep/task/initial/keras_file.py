@@ -21,9 +21,9 @@ import h5py
 import keras
 import ml_dtypes
 import numpy as np
-from keras.src.saving import saving_lib
 
 from everstep.errors import UsageError
+from everstep.keras_internals import saving_lib
 from everstep.task.initial.matching import Naming, Plan, automatic_names, best, model_weights, report_of, unnumbered
 
 _WEIGHTS_FILE = "model.weights.h5"

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
-from keras.src.utils.naming import to_snake_case
+
+from everstep.keras_internals import to_snake_case
 
 _NUMBER = re.compile(r"(.*?)(?:_(\d{1,9}))?", re.ASCII | re.DOTALL)
 _CONTAINERS = {"_layers", "_operations", "_functional", "_metrics", "_inbound_nodes", "_outbound_nodes", "_tracker"}
