@@ -13,6 +13,9 @@ WIDE, NARROW = (1366, 768), (390, 844)
 
 Page = Callable[..., Any]
 
+DRAWN = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+"""Charts are drawn once their size is known, with the first frame: the second one begins after that."""
+
 
 def _programs() -> tuple[str, str] | None:
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -38,6 +41,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = webdriver.ChromeService(programs[1], log_output=os.devnull)
     driver = webdriver.Chrome(options=options, service=service)
+    driver.set_script_timeout(300)  # it only guards against waiting forever
     yield driver
     driver.quit()
 
@@ -51,6 +55,7 @@ def page(browser: Any) -> Iterator[Page]:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         browser.get(path.resolve().as_uri())
+        browser.execute_async_script(DRAWN)
         return browser
 
     browser.get("about:blank")
