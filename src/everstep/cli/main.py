@@ -71,14 +71,14 @@ def key_instead_of(option: str, words: Sequence[str]) -> str:
     from everstep.config import get_exp_config
     from everstep.config.base import keys_like
     from everstep.experiment_config import ExperimentConfig
-    from everstep.frontends.flow.settings import parameter_like
+    from everstep.frontends.flow.settings import key_meant
 
     command, *rest = words or ("",)
     name = option.lstrip("-").replace("-", "_")
     target = next((word for word in rest if not word.startswith("-") and "=" not in word), "")
     keys: list[str] = []
-    if command == "flow" and (parameter := parameter_like(name)):
-        keys = [f"{target or 'TASK'}.{parameter}"]
+    if command == "flow":
+        keys = [key] if (key := key_meant(name, target or "TASK")) else []
     elif command in _TAKE_EXPERIMENTS:
         experiment = ExperimentConfig()  # has the keys that all have, if the experiment needs the user's modules
         with contextlib.suppress(UsageError):

@@ -32,18 +32,21 @@ _SHAPES = re.compile("shape|rank|dimension|broadcast|size of tensor|size mismatc
 _SPARSE_LOSS = ("`target.ndim - 1`", "same shape up until the last dimension")
 """Parts of the messages of Keras's sparse cross-entropies about labels of the wrong shape, by backend."""
 
+_NO_LOSS = "No loss to compute"
+"""A part of Keras's message about a model that was compiled without a loss, and that adds none."""
+
 _DENSE_LOSS = ("must have the same rank", "must have the same shape.")
 """The same for the cross-entropies that expect a number for each class."""
 
 
 @contextlib.contextmanager
 def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Iterator[None]:
-    """Explains errors of the first call of a model by the shapes of its inputs and labels.
+    """Explains errors of the first call of a model by the shapes of its inputs and labels, or by the loss it lacks.
 
-    An error that the shapes do not explain is raised unchanged if code of the user took part in it.
+    An error that they do not explain is raised unchanged if code of the user took part in it.
 
     Raises:
-      UsageError: The shapes of the model and of the data do not match.
+      UsageError: The shapes of the model and of the data do not match, or a compiled model has no loss.
     """
     try:
         yield
@@ -51,6 +54,10 @@ def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Itera
         raise
     except Exception as error:
         text = cause_in_keras(error)
+        if _NO_LOSS in text:
+            raise UsageError(f"the model has no loss of its own: {text}", key="loss", received=None) from (
+                error if wants_traceback() else None
+            )
         given = [batch for batch in batches if batch is not None]
         problems = [found for batch in given if (found := _wrong_inputs(model, batch) or _wrong_labels(batch, text))]
         if not problems and not own_frames(error, below=__file__) and _SHAPES.search(text):

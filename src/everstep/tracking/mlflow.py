@@ -601,12 +601,18 @@ class MlflowTracker(SpooledTracker):
         self._wake()
 
     def remote_id(self) -> str | None:
-        """Returns the run's id on the server; waits until the sender has created it, and returns None if it cannot."""
+        """Returns the run's id on the server; waits until the sender has created it, and returns None if it cannot.
+
+        What is recorded so far is sent before: a parameter that is logged twice at the same time fails on either side.
+        """
+        progress, recorded = self._progress, self._spool.path.stat().st_size if self._spool.path.is_file() else 0
         is_file = is_local(self._target.uri)
         end = time.monotonic() + (_SECONDS_TO_CREATE_A_DATABASE if is_file else _SECONDS_TO_CREATE_A_RUN)
-        while self._progress is not None and self._progress.remote_id is None and time.monotonic() < end:
+        while progress is not None and time.monotonic() < end:
+            if progress.remote_id is not None and progress.offset >= recorded:
+                break
             time.sleep(0.02)
-        return None if self._progress is None else self._progress.remote_id
+        return None if progress is None else progress.remote_id
 
     def _prepare(self) -> None:
         prepare_client(self._target.uri)

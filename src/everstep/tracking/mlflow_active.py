@@ -3,9 +3,12 @@
 MLflow keeps a stack of active runs for each thread; where it is empty, `mlflow.log_metric` starts a run of its own,
 in another experiment. Inside `active_run` one run is at the bottom of every stack. It is opened when MLflow first
 looks at the stack: code that does not use MLflow costs nothing, and leaves nothing behind where it fails.
+`mlflow.start_run()` starts a run below it, where MLflow would refuse to.
 """
 
 import contextlib
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -26,19 +29,33 @@ def active_run(uri: str, experiment: str, open_run: Callable[[], str]) -> Iterat
     """
     prepare_client(uri)
     try:
+        import mlflow
         from mlflow.tracking import fluent
         from mlflow.utils.thread_utils import ThreadLocalVariable
     except ImportError:  # a broken installation, which whoever tracks reports
         yield
         return
-    former = fluent._active_run_stack, fluent._active_experiment_id
+    former = fluent._active_run_stack, fluent._active_experiment_id, mlflow.start_run
     fluent._active_run_stack = ThreadLocalVariable(lambda: _RunStack(open_run))
     fluent._active_experiment_id = None
+    mlflow.start_run = _nested(mlflow.start_run)
     try:
         with _environment({_URI: uri, _EXPERIMENT: experiment, _EXPERIMENT_ID: None}):
             yield
     finally:
-        fluent._active_run_stack, fluent._active_experiment_id = former
+        fluent._active_run_stack, fluent._active_experiment_id, mlflow.start_run = former
+
+
+def _nested(start_run: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `mlflow.start_run` for code inside of a run: what it starts is nested."""
+
+    @functools.wraps(start_run)
+    def nested(*args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(start_run).bind(*args, **kwargs)
+        bound.arguments["nested"] = True
+        return start_run(*bound.args, **bound.kwargs)
+
+    return nested
 
 
 @contextlib.contextmanager
@@ -61,20 +78,22 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 class _RunStack(list[Any]):
-    """A thread's stack of active runs, which opens the lowest one when MLflow asks whether there is any."""
+    """A thread's stack of active runs, which opens the lowest one when MLflow asks whether there is any.
+
+    After `mlflow.end_run()` it does so again: what follows belongs to the same run.
+    """
 
     def __init__(self, open_run: Callable[[], str]) -> None:
         super().__init__()
-        self._open_run: Callable[[], str] | None = open_run
+        self._open_run, self._is_opening = open_run, False
 
     def __len__(self) -> int:
-        if self._open_run is not None:
-            open_run, self._open_run = self._open_run, None
+        if super().__len__() == 0 and not self._is_opening:
+            self._is_opening = True
             try:
-                self.append(_active(open_run()))
-            except BaseException:
-                self._open_run = open_run
-                raise
+                self.append(_active(self._open_run()))
+            finally:
+                self._is_opening = False
         return super().__len__()
 
 

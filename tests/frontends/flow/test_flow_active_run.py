@@ -31,6 +31,9 @@ class Around(Own):
     def run(self):
         with mlflow.start_run(nested=True):
             mlflow.log_metric("inner", 1.0)
+        with mlflow.start_run(run_name="named"):
+            mlflow.log_metric("named", 1.0)
+        mlflow.end_run()
         metrics = super().run()
         assert mlflow.active_run().info.run_name == self._opened().directory.name
         return metrics
@@ -72,8 +75,10 @@ def test_an_own_run_logs_to_the_flows_run_from_another_folder(project, tmp_path,
 def test_runs_that_the_task_starts_are_nested_in_the_flows_run(project):
     run_flow(Around, (), project, verbose=False)
     found = {(experiment, key) for experiment, _, key in stored(project, RUNS)}
-    assert found == {("numbers_exp", "answer"), ("numbers_exp", "other"), ("numbers_exp", "inner")}
-    assert stored(project, "select count(*) from tags where key = 'mlflow.parentRunId'") == [(1,)]
+    assert found == {("numbers_exp", key) for key in ("answer", "other", "inner", "named")}
+    assert stored(project, "select count(*) from tags where key = 'mlflow.parentRunId'") == [(2,)]
+    assert stored(project, "select count(*) from runs where status = 'FINISHED'") == [(3,)]
+    assert mlflow.start_run is mlflow.tracking.fluent.start_run
 
 
 @pytest.mark.daily("torch")
@@ -81,6 +86,70 @@ def test_what_fails_has_what_was_logged(project):
     with pytest.raises(RuntimeError, match="no answer"):
         run_flow(Failing, (), project, verbose=False)
     assert stored(project, RUNS) == [("numbers_exp", "FAILED", "answer")]
+
+
+class FromTheBeginning(Own):
+    def __init__(self):
+        mlflow.log_param("begun", "early")
+
+    def fetch_data(self):
+        super().fetch_data()
+        mlflow.log_metric("fetched", 1.0)
+
+
+def by_run(task):
+    task.run()
+
+
+def step_by_step(task):
+    task.fetch_data()
+    task.preprocessing_train()
+    task.run()
+
+
+@pytest.mark.parametrize("call", [by_run, step_by_step])
+@pytest.mark.daily("torch")
+def test_steps_that_a_notebook_calls_log_to_the_run_too(project, tmp_path, monkeypatch, call):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    task = create_task(FromTheBeginning, (), project, verbose=False)
+    call(task)
+    assert stored(project, RUNS) == [("numbers_exp", "FINISHED", key) for key in ("answer", "fetched", "other")]
+    assert ("begun", "early") in stored(project, "select key, value from params")
+    assert task.metrics == {"answer": 3.0}
+    record = read(task.directory)
+    assert (record["status"], record["flow"]["complete"]) == ("finished", True)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+class Hasty(Own):
+    def __init__(self):
+        mlflow.log_param("begun", "early")
+        raise RuntimeError("no data yet")
+
+
+@pytest.mark.daily("torch")
+def test_a_constructor_that_fails_ends_the_run(project):
+    with pytest.raises(RuntimeError, match="no data yet"):
+        create_task(Hasty, (), project, verbose=False)
+    assert stored(project, "select status from runs") == [("FAILED",)]
+
+
+class Twice(Own):
+    def run(self):
+        mlflow.log_params({"epoch": self.params.epoch, "batch_size": self.params.batch_size})
+        return {"answer": self.x}
+
+
+@pytest.mark.daily("torch")
+def test_a_parameter_that_the_task_logs_as_well_is_no_conflict(project):
+    """Those of the flow are at the server before MLflow's own functions use the run: no race decides."""
+    task = create_task("Numbers_B", (), project)
+    task.__class__ = type("Numbers_B", (Twice,), {})
+    task.run()
+    params = dict(stored(project, "select key, value from params"))
+    assert (params["epoch"], params["batch_size"]) == ("3", "16")
+    assert not list(project.glob("runs/*/spool/*.refused.jsonl"))
 
 
 BEGUN = """    def on_train_begin(self, logs=None):

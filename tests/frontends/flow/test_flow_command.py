@@ -41,6 +41,7 @@ def flow(project, monkeypatch, capsys):
         (("Numbers_B", "-m", "Numbers_B.epohc=1,2"), "did you mean 'epoch'"),
         (("Numbers_B", "-m", "Numbers_B.epoch=1,two"), "Numbers_B.epoch: received 'two'"),
         (("Numbers_B", "epochs=5"), "write Numbers_B.epoch=5"),
+        (("Numbers_B", "--lr", "5"), "a value is written without dashes: optimizer.learning_rate=5"),
         (("Numbers_B", "--epochs", "5"), "a value is written without dashes: Numbers_B.epoch=5"),
     ],
 )

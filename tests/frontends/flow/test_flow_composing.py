@@ -4,7 +4,7 @@ import pytest
 from flow_project import write_project
 
 from everstep.errors import UsageError
-from everstep.frontends.flow.settings import compose
+from everstep.frontends.flow.settings import compose, optimizer_key
 from everstep.optim import OptimizationConfig
 
 CHAIN = ("Numbers_B", "Numbers_A", "FlowTask")
@@ -75,6 +75,7 @@ def test_the_optimizer_is_typed_and_a_block_may_change_it(config):
         ("{name: sgd, learning_rate: 0.05}", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
         ("name: SGD\nmomentum: 0.9\nlearning_rate: 0.05\n", {"type": "sgd", "rate": 0.05, "momentum": 0.9}),
         ("learning_rate: 0.05\noptimizer: {type: sgd}\n", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
+        ("learning_rate: 0.05\noptimizer: sgd\n", {"type": "sgd", "rate": 0.05, "momentum": 0.0}),
     ],
 )
 def test_an_optimizer_may_be_written_as_its_name_and_arguments(config, text, optimizer):
@@ -85,6 +86,55 @@ def test_an_optimizer_may_be_written_as_its_name_and_arguments(config, text, opt
     assert composed(config, "optimizer.optimizer.type=adam", "optimizer.learning_rate=1").optimizer.as_dict() == (
         OptimizationConfig({"learning_rate": 1}).as_dict()
     )
+
+
+def test_an_override_may_name_the_optimizer(config):
+    assert composed(config, "optimizer=adam").optimizer.optimizer.type == "adam"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "kind", "value"),
+    [
+        ("lr", "optimizer.learning_rate", "", "0.5"),
+        ("Learning_Rate", "optimizer.learning_rate", "", "0.5"),
+        ("optimiser", "optimizer.optimizer.type", "", "adam"),
+        ("weight_decay", "optimizer.optimizer.TYPE.weight_decay_rate", "adamw", "0.5"),
+        ("clipnorm", "optimizer.optimizer.TYPE.clipnorm", "sgd", "0.5"),
+        ("momentum", "optimizer.optimizer.TYPE.momentum", "sgd", "0.5"),
+    ],
+)
+def test_keys_that_are_advised_for_the_optimizer_exist(config, name, key, kind, value):
+    assert optimizer_key(name) == key
+    composed(config, f"{key.replace('TYPE', kind)}={value}")
+
+
+@pytest.mark.parametrize("name", ["type", "depth", "samples", "rate"])
+def test_other_names_are_not_taken_for_the_optimizers(name):
+    assert optimizer_key(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "misspelt"),
+    [
+        ("Own_Run: {epoch: 1}\n", {"Own_Run": "'OwnRun'"}),
+        ("OwnRn: {epoch: 1}\n", {"OwnRn": "'OwnRun'"}),
+        ("OwnRn: {size: 1}\nOwnRun: {size: '${OwnRn.size}'}\n", {}),
+        ("OwnRn: {epoch: 1}\nOwnRun: {epoch: 1}\n", {}),
+        ("Numbers_C: {epoch: 1}\nmine: {epoch: 1}\n", {}),
+    ],
+)
+def test_a_block_that_is_probably_the_tasks_is_told(config, text, misspelt):
+    local(config, "parameters.yaml", text)
+    found = composed(config, chain=("OwnRun", *CHAIN[1:])).misspelt
+    assert {problem.key: problem.remedy.removeprefix("did you mean ").rstrip("?") for problem in found} == misspelt
+
+
+def test_a_misspelt_experiment_is_told(config):
+    parameters = config / "parameters.yaml"
+    parameters.write_text(parameters.read_text().replace("experiment:", "expriment:"))
+    (problem,) = composed(config).misspelt
+    assert (problem.key, problem.remedy) == ("expriment", "did you mean 'experiment'?")
+    assert problem.origin.endswith("parameters.yaml:2")
 
 
 def test_the_catalog_is_overridden_by_name(config):
@@ -130,6 +180,11 @@ def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(con
             r"optimizer\.optimizer\.type: received 'admam', unknown type: did you mean 'adam'",
         ),
         ("optimizer.lerning_rate.type=constant", r"optimizer\.lerning_rate: .*unknown key.*learning_rate"),
+        ("optimizer=admam", r"optimizer\.optimizer\.type: received 'admam', unknown type: did you mean 'adam'"),
+        ("epcoh=5", r"epcoh: is a parameter of a task: write Numbers_B\.epoch=5 "),
+        ("lr=0.3", r"lr: is set for the optimizer: write optimizer\.learning_rate=0\.3 "),
+        ("Numbers_B.learning_rat=0.3", r"received 0\.3, unknown key: write optimizer\.learning_rate=0\.3 "),
+        ("Numbers_B.momentum=0.9", r"unknown key: write optimizer\.optimizer\.TYPE\.momentum=0\.9 "),
     ],
 )
 def test_a_wrong_override_is_one_line(config, override, message):

@@ -11,7 +11,7 @@ from everstep.errors import UsageError
 from everstep.flow import DataSet, FlowTask, create_task, run_flow
 from everstep.frontends.flow.settings import compose
 from everstep.frontends.flow.training import split_data
-from everstep.frontends.flow.unread import unread_parameters
+from everstep.frontends.flow.unread import shown, unread_parameters
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -67,13 +67,61 @@ def test_a_copy_of_the_parameters_counts_as_they_do(project):
     assert unread(task) == {}
 
 
-def test_parameters_are_read_only_and_say_where_they_are_set(project):
+def test_what_is_in_a_list_or_a_dict_is_read_with_it(project):
+    with_block(project, "  metrics: {dense: accuracy}\n  layers: [{units: 3}, {units: 4}]\n")
+    task = create_task("Numbers_B", (), project)
+    assert {"metrics", "layers"} <= set(unread(task))
+    assert (len(task.params.metrics), len(task.params.layers)) == (1, 2)
+    assert unread(task).keys().isdisjoint({"metrics", "metrics.dense", "layers"})
+
+
+@pytest.mark.parametrize("way", ["as_dict", "to_yaml", "settings", "settings.blocks", "items"])
+def test_every_way_to_read_the_parameters_counts(project, way):
+    task = create_task("Numbers_B", (), project)
+    if way == "settings":
+        assert task.settings.params.widths.second == 3
+    elif way == "settings.blocks":
+        assert task.settings.blocks.Numbers_B["widths"]["second"] == 3
+    elif way == "items":
+        for name in task.params:
+            task.params[name]
+        task.params.widths["second"]
+    else:
+        getattr(task.params, way)()
+    assert "widths.second" not in unread(task)
+
+
+def test_what_is_only_not_read_is_told_in_one_line(project):
+    with_block(project, "  depth: 3\n  epcoh: 3\n  height: 4\n")
+    context = create_task("Numbers_B", (), project)._opened()
+    lines = shown(unread_parameters(context.settings, context.params))
+    assert [line.partition(":")[0] for line in lines] == ["Numbers_B.epcoh", "Numbers_B"]
+    assert "depth, height" in lines[-1]
+
+
+def _set(params):
+    params.epoch = 4
+
+
+def _set_item(params):
+    params["epoch"] = 4
+
+
+def _delete(params):
+    del params.epoch
+
+
+@pytest.mark.parametrize("change", [_set, _set_item, _delete, lambda params: params.override({"epoch": 4})])
+def test_parameters_are_read_only_and_say_where_they_are_set(project, change):
     task = create_task("Numbers_B", (), project)
     with pytest.raises(UsageError) as error:
-        task.params.epoch = 4
+        change(task.params)
     assert "config/parameters.yaml" in error.value.remedy
     assert "TASK.epoch=" in error.value.remedy
     assert "replace" not in str(error.value)
+    copied = task.params.replace(batch_size=3)
+    _set_item(copied)
+    assert (copied.epoch, task.params.epoch) == (4, 3)
 
 
 # -- names of losses and metrics -----------------------------------------------------------------------------------
@@ -90,6 +138,10 @@ def test_parameters_are_read_only_and_say_where_they_are_set(project):
         ),
         ("Numbers_B.metrics=acuracy", "Numbers_B.metrics", "acuracy", "'accuracy'"),
         ("Numbers_B.metrics=[accuracy,Precison]", "Numbers_B.metrics", "Precison", "'Precision'"),
+        ("+Numbers_B.metrics={dense: acuracy}", "Numbers_B.metrics", "acuracy", "'accuracy'"),
+        ("Numbers_B.loss={class_name: Huberr}", "Numbers_B.loss", {"class_name": "Huberr"}, "'Huber'"),
+        ("Numbers_B.loss=3", "Numbers_B.loss", 3, "known: "),
+        ("Numbers_B.loss=null", "Numbers_B.loss", None, ""),
     ],
 )
 def test_a_loss_or_metric_that_keras_does_not_know_is_one_line_before_the_run(
@@ -102,6 +154,14 @@ def test_a_loss_or_metric_that_keras_does_not_know_is_one_line_before_the_run(
     assert "\n" not in str(error.value)
     assert not (bare_project / "runs").exists()
     assert not (bare_project / "mlflow.db").exists()
+
+
+@pytest.mark.daily("torch")
+def test_labels_that_the_loss_does_not_take_are_told_of_the_dataset(bare_project):
+    with pytest.raises(UsageError, match="one number for each sample, but the loss expects one for each") as error:
+        run_flow("Numbers_B", ["Numbers_B.loss=categorical_crossentropy"], bare_project, verbose=False)
+    assert error.value.key == "Numbers_B.dataset"
+    assert not (bare_project / "runs").exists()
 
 
 @pytest.mark.daily("torch")
@@ -171,6 +231,7 @@ def test_a_constructor_that_cannot_be_called_is_one_line(project, cls, key):
     with pytest.raises(UsageError) as error:
         create_task(cls, (), project)
     assert error.value.key == key
+    assert "\n" not in str(error.value)
 
 
 class Counting(Silent):

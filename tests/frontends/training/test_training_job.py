@@ -192,7 +192,7 @@ def test_a_job_shows_no_start_up_messages_of_a_backend(tmp_path):
     job = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     lines = job.stderr.splitlines()
     assert lines[0].startswith("model: ")
-    assert lines[-1].startswith("done: 1 epochs")
+    assert lines[-1].startswith("done: 1 epoch;")
     assert not [line for line in lines if ".cc:" in line or "absl::" in line]
 
 
@@ -365,6 +365,9 @@ def test_fewer_epochs_than_are_trained_are_refused(tmp_path, capsys):
         ("custom_objects", {"custom_objects": 5}),
         ("optimizer", {"optimizer": None}),
         ("loss", {"loss": 5}),
+        ("loss", {"loss": {"class_name": "Huber", "config": {"dleta": 1.0}}}),
+        ("metrics", {"metrics": [5]}),
+        ("optimizer", {"optimizer": 5}),
         ("allow_change", {"allow_change": 5}),
         ("allow_change", {"allow_change": ["optimiser.rate"]}),
         ("job_dir", {"job_dir": ""}),
@@ -399,6 +402,8 @@ def test_bad_construction(tmp_path, monkeypatch, key, changes):
         ("loss", "sparse_crossentropy", "sparse_categorical_crossentropy"),
         ("loss", {"dense": "msee"}, "mse"),
         ("loss", "haved", "halved"),
+        ("loss", {"class_name": "Huberr"}, "Huber"),
+        ("optimizer", {"class_name": "Adamm"}, "adam"),
         ("metrics", ["acurracy"], "accuracy"),
         ("metrics", {"dense": ["auk", "accuracy"]}, "AUC"),
     ],
@@ -408,6 +413,19 @@ def test_misspelt_names_have_a_nearest_one(key, given, suggested):
         made("unused", **{key: given, "custom_objects": {"halved": keras.losses.mean_squared_error}})
     assert refused.value.key == key
     assert repr(suggested).lower() in refused.value.remedy.lower()
+
+
+def test_losses_and_metrics_may_be_configurations(tmp_path):
+    huber = {"class_name": "Huber", "config": {"name": "mine", "reduction": "sum"}}
+    metric = {"class_name": "MeanSquaredError", "config": {"name": "squares", "dtype": "float32"}}
+    assert made(tmp_path / "job", loss=huber, metrics=[metric], optimizer="adam").model.compiled
+
+
+def test_a_loss_of_none_needs_a_model_with_losses_of_its_own(tmp_path):
+    with pytest.raises(UsageError, match="the model has no loss of its own") as refused:
+        made(tmp_path / "job", loss=None, metrics=None).run_train((X, Y), None, 1)
+    assert refused.value.key == "loss"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_that_is_compiled_already_is_refused():

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from everstep import redaction
-from everstep.errors import UsageError
+from everstep.errors import UsageError, did_you_mean
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import run_flow
-from everstep.frontends.flow.settings import parameter_like
+from everstep.frontends.flow.settings import key_meant
 from everstep.run.exit_codes import exit_code, without_option
 from everstep.run.signals import Interrupted
 
@@ -84,9 +84,14 @@ class _Parser(argparse.ArgumentParser):
 def _meant(message: str) -> str:
     """Returns what to write for a parameter that was given as an option: `--epochs 5`."""
     options = re.findall(r"(?<!\S)--([\w-]+)", message)
-    meant = [parameter_like(option.replace("-", "_")) for option in options]
-    written = " or ".join(f"TASK.{name}=…" for name in meant if name)
+    if close := [near for option in options if (near := did_you_mean(f"--{option}", _OPTIONS, 1, 0.75))]:
+        return f"{close[0]} "
+    meant = [key_meant(option.replace("-", "_")) for option in options]
+    written = " or ".join(f"{key}=…" for key in meant if key)
     return f"a value is written without dashes: {written}; " if written else ""
+
+
+_OPTIONS = ("--task", "--backend", "--project", "--model-dir", "--new", "--allow-change", "--traceback", "--multirun")
 
 
 def _parsed(words: Sequence[str]) -> Any:

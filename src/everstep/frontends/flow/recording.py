@@ -19,7 +19,7 @@ from everstep import redaction, storage
 from everstep.errors import TrainingError, UsageError
 from everstep.frontends.catalog import Catalog
 from everstep.frontends.flow.settings import FlowSettings, Params, TaskParams
-from everstep.frontends.flow.unread import unread_parameters
+from everstep.frontends.flow.unread import shown, unread_parameters
 from everstep.frontends.layouts import FLOW
 from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
@@ -147,6 +147,7 @@ class FlowContext:
       own: The record of a `run` that the user wrote, once there is one.
       is_with_loop: Whether the loop records the run.
       unread: The names of the parameters that nothing has read, once that is known.
+      is_running: Whether the task's `run` is being called.
     """
 
     settings: FlowSettings
@@ -163,6 +164,7 @@ class FlowContext:
     own: Run | None = None
     is_with_loop: bool = False
     unread: str | None = None
+    is_running: bool = False
     _is_active: bool = False
     _opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
@@ -227,9 +229,9 @@ class FlowContext:
         The default `run` calls it before the training, and once more at the end: code may read one while it trains.
         """
         problems = unread_parameters(self.settings, self.params)
-        for problem in problems if self.unread is None else ():
-            logger.warning("%s", problem)
-        self.unread = ", ".join(problem.key.partition(".")[2] for problem in problems)
+        for line in shown(problems) if self.unread is None else ():
+            logger.warning("%s", line)
+        self.unread = ", ".join(problem.key.removeprefix(f"{self.settings.task}.") for problem in problems)
         if self.tracking is not None:
             self.tracking.describe()
 

@@ -1,10 +1,8 @@
 """From a task's name to a task that is ready, and to a run of it."""
 
-import contextlib
 import inspect
 import sys
-import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from everstep import redaction, storage
 from everstep.checkpoint.remote.urls import is_url
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
+from everstep.frontends.flow.own_run import initialize
 from everstep.frontends.flow.project import FlowProject, require_steps
 from everstep.frontends.flow.recording import ENVIRONMENT, FlowContext, UsedCatalog
 from everstep.frontends.flow.settings import FlowSettings, compose
@@ -19,8 +18,7 @@ from everstep.frontends.flow.task import FlowTask, chain_of
 from everstep.frontends.layouts import FLOW
 from everstep.frontends.project_tracking import tracking_uri
 from everstep.frontends.verbosity import Verbose, log_output, verbosity
-from everstep.run.record import OWN_FILES, Status, read, refuse_foreign
-from everstep.run.signals import Interrupted
+from everstep.run.record import OWN_FILES, read, refuse_foreign
 
 
 def create_task(
@@ -92,7 +90,7 @@ def _initialize(task: Any, context: FlowContext) -> None:
         name = type(task).__name__
         remedy = "define it as __init__(self), or as __init__(self, params)"
         raise UsageError(f"cannot be called: {error}", key=f"{name}.__init__", remedy=remedy) from None
-    task.__init__(*given)
+    initialize(task, given)
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -129,62 +127,8 @@ def execute(task: FlowTask) -> None:
     context = task._opened()
     if context.verbose:
         _print_settings(context)
-    with log_output(context.verbose), context.active_run(), _recorded(task, context):
-        if not _calls_steps(type(task)):
-            task._prepare()
-        result = task.run()
-        task.metrics = task.metrics or (result if isinstance(result, dict) else {})
-
-
-def _calls_steps(cls: type[FlowTask]) -> bool:
-    """Returns whether the `run` of a task calls the first two steps itself, or the default one, which does."""
-    bases = {"super", *(base.__name__ for base in cls.__mro__)}
-    for base in cls.__mro__:
-        if base is FlowTask:
-            return True
-        if "run" not in vars(base):
-            continue
-        code = getattr(inspect.unwrap(vars(base)["run"]), "__code__", None)
-        names = set[str]() if code is None else set(_names(code))
-        if not names.isdisjoint(("fetch_data", "preprocessing_train")):
-            return True
-        if "run" not in names or names.isdisjoint(bases):
-            return False
-    return True
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yields the names of everything that a function uses, also in functions inside of it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-@contextlib.contextmanager
-def _recorded(task: FlowTask, context: FlowContext) -> Iterator[None]:
-    """Inside the block a `run` of the user's own is recorded, too; the default one does so itself."""
-    own = type(task).run is not FlowTask.run
-    try:
-        yield
-        if own:
-            task.directory = context.directory
-            context.end_record("finished", "done")
-    except BaseException as error:
-        # A failure before the run has begun, such as in preparing data, is recorded, unless it is an invalid request.
-        was_tracked = context.tracking is not None
-        if (own or context.own is not None) if was_tracked else not isinstance(error, UsageError):
-            context.end_record(*_ending(error))
-        context.close()
-        raise
-    context.close()
-
-
-def _ending(error: BaseException) -> tuple[Status, str]:
-    if isinstance(error, Interrupted):
-        return "interrupted", error.reason
-    status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    return status, f"{type(error).__name__}: {error}".splitlines()[0]
+    with log_output(context.verbose):
+        task.run()
 
 
 def _named(model_dir: storage.PathLike) -> Path:

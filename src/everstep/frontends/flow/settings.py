@@ -22,7 +22,7 @@ from everstep.config.compose import validate
 from everstep.config.field_types import field_types
 from everstep.config.layers import mistyped_keys, walk
 from everstep.config.sources import read_sources
-from everstep.errors import Problem, UsageError, nearest, show
+from everstep.errors import Problem, UsageError, did_you_mean, nearest, show
 from everstep.frontends.catalog import Catalog, entries
 from everstep.task.optim.config import OptimizationConfig
 
@@ -70,6 +70,13 @@ class Params(Config):
                 remedy=f"set it in config/parameters.yaml, or on the command line: TASK.{self._place}{name}=…",
             )
 
+    def override(self, override_params: Mapping[str, Any] | Config, is_strict: bool = True) -> None:
+        """Merges values into a copy that `replace` returned; parameters of a task are locked."""
+        values = override_params.as_dict() if isinstance(override_params, Config) else override_params
+        for name in values:
+            self._require_unlocked(name)
+        super().override(override_params, is_strict)
+
     def watched(self) -> Self:
         """Returns a copy that notes in `_reads` which of its values are read."""
         copied = copy.deepcopy(self)
@@ -85,8 +92,17 @@ class Params(Config):
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
+
+    def leaf_of(self, path: str) -> str:
+        """Returns the parameter that a dotted name is, or is a part of: what is in a list or a dict is read with it."""
+        first, dot, rest = path.partition(".")
+        below = vars(self).get(first)
+        return f"{first}.{below.leaf_of(rest)}" if dot and isinstance(below, Params) else re.sub(r"\[.*", "", first)
 
 
 @dataclasses.dataclass(repr=False, eq=False)
@@ -112,6 +128,11 @@ class TaskParams(Params):
     validation_split: Annotated[int | float, pydantic.Field(ge=0, lt=1)] = 0.0
     """The last part of the training data, as a share, that is evaluated after each epoch."""
 
+    def _unknown(self, name: str, value: Any) -> Problem:
+        problem = super()._unknown(name, value)
+        key = optimizer_key(name)
+        return dataclasses.replace(problem, remedy=f"write {key}={show(value)}") if key else problem
+
 
 PARAMETERS = tuple(field.name for field in dataclasses.fields(TaskParams))
 """The parameters that the default `run` reads."""
@@ -127,6 +148,7 @@ class FlowSettings:
       params: Its parameters; locked, because they are recorded.
       blocks: All of `parameters.yaml`: `blocks.Mnist_A`; the task's own block is `params`.
       written: The parameters that a file or an override sets and that no other value refers to, with their places.
+      misspelt: What is probably the misspelt block of the task, or the experiment.
       catalog: The content of `catalog.yaml`.
       catalog_layers: The files and overrides that it comes from.
       optimizer: The content of `optimizer.yaml`.
@@ -139,6 +161,7 @@ class FlowSettings:
     params: TaskParams
     blocks: Params
     written: Mapping[str, str]
+    misspelt: tuple[Problem, ...]
     catalog: Mapping[str, Any]
     catalog_layers: tuple[Layer, ...]
     optimizer: OptimizationConfig
@@ -212,11 +235,13 @@ def compose(
         *_other_overrides(given, chain),
     ]
     layers = [_with_named_optimizer(layer) for layer in layers]
+    referenced = _referenced([*layers, *catalog_layers])
     tree = Params()
     tree.override({task: TaskParams(), "optimizer": OptimizationConfig()}, is_strict=False)
     tree = apply_layers(tree, layers)
     validate(tree, layers)
     params, optimizer = getattr(tree, task), tree.optimizer
+    named = _experiment(found.header["experiment"], given)
     for name in ("optimizer", "catalog"):
         vars(tree).pop(name, None)
     tree.lock()
@@ -225,34 +250,78 @@ def compose(
         chain=tuple(chain),
         params=params,
         blocks=tree,
-        written=_written(task, layers, catalog_layers),
+        written=_written(task, layers, referenced),
+        misspelt=tuple(_misspelt(files, [*chain[:-1], *([] if named else ["experiment"])], referenced)),
         catalog=catalog,
         catalog_layers=tuple(catalog_layers),
         optimizer=optimizer,
         has_optimizer_file=any("optimizer" in layer.tree for layer in layers),
-        experiment=_experiment(found.header["experiment"], given) or experiment,
+        experiment=named or experiment,
     )
 
 
 _REFERENCE = re.compile(r"\$\{([^}:]+)\}")
 
 
-def _written(task: str, layers: Sequence[Layer], catalog: Sequence[Layer]) -> dict[str, str]:
-    """Returns the places of the task's parameters; not of those that references use, as `${.epoch}` does."""
-    texts = [str(value) for layer in (*layers, *catalog) for _, value in walk(layer.tree)]
-    used = {name for text in texts for path in _REFERENCE.findall(text) for name in path.strip(" .").split(".")}
+def _referenced(layers: Iterable[Layer]) -> set[str]:
+    """Returns all names in references, as `epoch` in `${.epoch}`."""
+    texts = [str(value) for layer in layers for _, value in walk(layer.tree)]
+    return {name for text in texts for path in _REFERENCE.findall(text) for name in path.strip(" .").split(".")}
+
+
+def _written(task: str, layers: Iterable[Layer], referenced: set[str]) -> dict[str, str]:
+    """Returns the places of the task's parameters; not of those that other values refer to."""
     found = {}
     for layer in layers:
         block = layer.tree.get(task)
         for key, _ in walk(block) if isinstance(block, Mapping) and layer.edit != "drop" else ():
-            if used.isdisjoint(key.split(".")):
+            if referenced.isdisjoint(key.split(".")):
                 found[key] = layer.origin_of(f"{task}.{key}")
     return found
 
 
+def _misspelt(files: Iterable[Layer], names: Sequence[str], referenced: set[str]) -> Iterator[Problem]:
+    """Yields the keys at the top of a file that are probably one of these names, which no file has."""
+    files = list(files)
+    missing = [name for name in names if not any(name in layer.tree for layer in files)]
+    for layer in files:
+        for key in map(str, layer.tree):
+            if key not in names and key not in referenced and (close := did_you_mean(key, missing, 1, 0.8)):
+                reason = "is no task, and no value refers to it, so it changes nothing"
+                yield Problem(key, reason, layer.origin_of(key), remedy=close)
+
+
 def parameter_like(name: str) -> str:
     """Returns the parameter of the default `run` that a name resembles; empty for none."""
-    return next(iter(difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.85)), "")
+    return next(iter(difflib.get_close_matches(name.lower(), PARAMETERS, n=1, cutoff=0.75)), "")
+
+
+def optimizer_key(name: str) -> str:
+    """Returns the key of `optimizer.yaml` that users mean by a name such as `lr`; empty for none.
+
+    `TYPE` in it stands for the type of the optimizer, several of which have such a value.
+    """
+    name = _OTHER_NAMES.get(name.lower(), name.lower())
+    if difflib.get_close_matches(name, ["learning_rate"], cutoff=0.8):
+        return "optimizer.learning_rate"
+    if name == "optimizer":
+        return "optimizer.optimizer.type"
+    optimizers = [value for value in vars(OptimizationConfig().optimizer).values() if isinstance(value, Config)]
+    return f"optimizer.optimizer.TYPE.{name}" if any(name in each for each in optimizers) else ""
+
+
+def key_meant(name: str, task: str = "TASK") -> str:
+    """Returns the whole key that users mean by a name without its block, such as `epochs` or `lr`; empty for none."""
+    parameter = parameter_like(name)
+    return f"{task}.{parameter}" if parameter else optimizer_key(name)
+
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("lr", "initial_lr", "base_lr"), "learning_rate"),
+    **dict.fromkeys(("optimiser", "optim", "opt"), "optimizer"),
+    "weight_decay": "weight_decay_rate",
+}
+"""Other names of what `config/optimizer.yaml` sets."""
 
 
 def _existing(config: Path, name: str) -> list[Path]:
@@ -315,8 +384,10 @@ def _check_overrides(
                 continue
             if name in tasks:
                 reason, remedy = f"the task that runs inherits nothing from it: {' <- '.join(chain)}", ""
-            elif meant := parameter_like(str(name)):
-                reason, remedy = "is a parameter of a task", f"write {chain[0]}.{meant}={show(value)}"
+            elif parameter_like(str(name)):
+                reason, remedy = "is a parameter of a task", f"write {key_meant(str(name), chain[0])}={show(value)}"
+            elif meant := optimizer_key(str(name)):
+                reason, remedy = "is set for the optimizer", f"write {meant}={show(value)}"
             else:
                 reason, remedy = "unknown key", nearest(str(name), known)
             problems.append(Problem(str(name), reason, layer.origin, remedy=remedy))
@@ -381,9 +452,14 @@ def _other_overrides(given: Iterable[Layer], chain: Sequence[str]) -> Iterator[L
 def _with_named_optimizer(layer: Layer) -> Layer:
     """Returns a layer whose optimizer, where it is written flat as Keras's arguments are, is nested.
 
-    `{name: sgd, momentum: 0.9, learning_rate: 0.05}` is `{optimizer: {type: sgd, sgd: {momentum: 0.9}}, …}`.
+    `{name: sgd, momentum: 0.9, learning_rate: 0.05}` is `{optimizer: {type: sgd, sgd: {momentum: 0.9}}, …}`, and a name
+    alone is the type.
     """
     flat = layer.tree.get("optimizer")
+    flat = {"optimizer": flat} if isinstance(flat, str) else flat  # `optimizer=adam`
+    if isinstance(flat, Mapping) and isinstance(flat.get("optimizer"), str):
+        nested = {**flat, "optimizer": {"type": flat["optimizer"]}}
+        return dataclasses.replace(layer, tree={**layer.tree, "optimizer": nested})
     if not isinstance(flat, Mapping) or not isinstance(flat.get("name"), str) or "optimizer" in flat:
         return layer
     kind = flat["name"].lower()

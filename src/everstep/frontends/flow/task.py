@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.frontends.flow.own_run import record_steps, recorded
 from everstep.frontends.flow.settings import FlowSettings, Params
 from everstep.task.optim.config import OptimizationConfig
 
@@ -30,6 +31,13 @@ class DataSet:
     test_label: Any = None
     validation_data: Any = None
     validation_label: Any = None
+
+
+STEPS = (
+    *("fetch_data", "preprocessing_train", "run"),
+    *("build_model", "compile_model", "build_optimizer", "build_callbacks", "build_serving_model"),
+)
+"""The steps and hooks of a task."""
 
 
 class FlowTask(abc.ABC):
@@ -67,6 +75,11 @@ class FlowTask(abc.ABC):
 
     _context: Any = None
     _used_optimizer = False
+    _called: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        record_steps(cls, FlowTask, STEPS)
 
     def __init__(self, params: Any = None) -> None:
         """Takes what a task's own `__init__` may pass on: nothing, or the blocks of `parameters.yaml`.
@@ -85,7 +98,8 @@ class FlowTask(abc.ABC):
         Raises:
           UsageError: The task was not created by `create_task`.
         """
-        return self._opened().settings
+        context = self._opened()
+        return dataclasses.replace(context.settings, params=context.params, blocks=context.blocks)
 
     @property
     def params(self) -> Params:
@@ -97,8 +111,9 @@ class FlowTask(abc.ABC):
         """Accepts the block of this class or of a base class, which `self.params` is or inherits from already."""
         context, name = self._opened(), type(self).__name__
         if not any(value is context.blocks.get(each) for each in context.settings.chain):
-            reason = f"is the block {name} of config/parameters.yaml already"
-            raise UsageError(reason, key=f"{name}.params", remedy="remove the assignment")
+            reason = f"is the block {name} of config/parameters.yaml already, over those of its base classes"
+            remedy = f"remove the assignment; for the values of another task, inherit from it, or set them in {name}"
+            raise UsageError(reason, key=f"{name}.params", received=value, remedy=remedy)
 
     @property
     def catalog(self) -> Any:
@@ -133,7 +148,7 @@ class FlowTask(abc.ABC):
         An interrupted run resumes. Override it for a different run: unless it calls a step itself, `fetch_data` and
         `preprocessing_train` are called before it. `log_metrics` and `log_file` then keep numbers and files with it.
         """
-        with self._opened().active_run():
+        with recorded(self, own=False):
             self._prepare()
             from everstep.frontends.flow.training import train  # brings Keras
 

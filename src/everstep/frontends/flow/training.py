@@ -93,7 +93,7 @@ def train(task: Any) -> Mapping[str, float]:
             seed=params.seed,
             verbose=context.verbose,
             allow_change=context.allow_change,
-            names=NAMES,
+            names={**NAMES, "loss": f"{who}.loss", "x": f"{who}.dataset", "y": f"{who}.dataset"},
             experiment=settings.task,
             record=context.record(),
             code_root=context.root,

@@ -22,11 +22,11 @@ from everstep.data.source import make_stream, makes_batches
 from everstep.data.stream import Stream
 from everstep.engine import backend
 from everstep.engine.strategy import entered
-from everstep.errors import KeyNames, TrainingError, UsageError, nearest, plain_text, problems_under, renamed_keys
+from everstep.errors import KeyNames, TrainingError, UsageError, nearest, problems_under, renamed_keys
 from everstep.export.model_export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
 from everstep.frontends import compiled
-from everstep.frontends.compile_names import require_known_names
 from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
+from everstep.frontends.keras_names import require_losses, require_metrics, require_optimizer
 from everstep.frontends.training.artifacts import missing, publish, writable
 from everstep.frontends.training.building import (
     Size,
@@ -157,7 +157,9 @@ class Training:
         with entered(self.strategy), self._known():
             own_optimizer = make_optimizer(named(optimizer, custom_objects), self.strategy)
             loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
-            require_known_names(own_optimizer, loss, metrics, custom_objects or ())
+            require_optimizer(own_optimizer, "optimizer", custom_objects or ())
+            require_losses(loss, "loss", custom_objects or ())
+            require_metrics(_listed(metrics), "metrics", custom_objects or ())
             self.model = build_model(build_model_func, custom_model_class, own_optimizer, loss, metrics)
 
     def model_summary(self) -> None:
@@ -360,8 +362,9 @@ class Training:
         names = [names[0].partition("/")[0] for names in self._published.values() if names]
         places = [f"artifacts in {self.artifacts_dir}: {', '.join(names)}"] if self.artifacts_dir else []
         places.append(f"checkpoints and logs in {self.job_dir}")
+        count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to fail
-            print(redaction.text(f"done: {epochs} epochs; {'; '.join(places)}"), file=sys.stderr, flush=True)
+            print(redaction.text(f"done: {count}; {'; '.join(places)}"), file=sys.stderr, flush=True)
 
     def _is_incomplete(self, kind: str) -> bool:
         names = self._published.get(kind, [])
@@ -383,11 +386,6 @@ class Training:
                 if self.artifacts_dir:
                     self.save_history()
             raise
-        except ValueError as error:
-            if isinstance(error, UsageError) or "No loss to compute" not in str(error):
-                raise
-            reason = f"the model has no loss of its own: {plain_text(error)}"
-            raise UsageError(reason, key="loss", received=None) from error
 
     def _artifacts(self) -> str:
         """Returns where `save_model` and `save_history` write: without `artifacts_dir`, inside the job's directory."""
@@ -445,6 +443,12 @@ def _checked_places(job_dir: Any, artifacts_dir: Any) -> tuple[str, str]:
             "is the same as job_dir", key="artifacts_dir", received=artifacts_dir, remedy="use another directory"
         )
     return job_dir, artifacts_dir
+
+
+def _listed(metrics: Any) -> Any:
+    if isinstance(metrics, str):
+        raise UsageError("expected a list of metrics", key="metrics", received=metrics, remedy=f"write [{metrics!r}]")
+    return metrics
 
 
 def _batch_size(given: Any, train_ds: Any) -> int:
