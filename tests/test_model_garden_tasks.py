@@ -581,3 +581,19 @@ def test_a_detector_whose_labels_and_outputs_are_dicts_of_levels(tmp_path):
         assert isinstance(step["losses"]["cls"], list)
         total = sum(part[0] for part in step["losses"]["cls"])
         np.testing.assert_allclose(total, step["losses"]["total"][0], rtol=1e-5)
+
+
+def test_an_input_that_is_no_key_of_the_batch_is_answered_with_its_name(tmp_path):
+    class Named(PointsTask):
+        def build_model(self):
+            points = keras.Input((4,), name="points")
+            return keras.Model(points, keras.layers.Dense(4)(points))
+
+        def build_inputs(self, params, input_context=None):
+            return {"x": POINTS, "mask": POINTS}, POINTS
+
+    with pytest.raises(UsageError) as refused:
+        learn(Named, tmp_path / "run")
+    assert refused.value.key == "x"
+    assert refused.value.reason == "the model's input 'points' is no key of the batch, which has 'x', 'mask'"
+    assert refused.value.remedy.endswith("keras.Input(…, name='x')")

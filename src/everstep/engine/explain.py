@@ -55,7 +55,12 @@ def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Itera
         problems = [
             found
             for batch in given
-            if (found := _wrong_inputs(model, batch) or _without_batches(batch, text) or _wrong_labels(batch, text))
+            if (
+                found := _missing_input(batch, text)
+                or _wrong_inputs(model, batch)
+                or _without_batches(batch, text)
+                or _wrong_labels(batch, text)
+            )
         ]
         if not problems and not own_frames(error, below=__file__) and _SHAPES.search(text):
             problems = [_shape_problem(error, text, model, given[0])]
@@ -87,6 +92,17 @@ def _wrong_inputs(model: keras.Model, batch: Batch) -> Problem | None:
             text = f"the samples have the shape {shape[1:]}, but the model was built for {wanted[1:]} at {which}"
             return Problem("x", text, remedy="reshape the data, or change keras.Input")
     return None
+
+
+def _missing_input(batch: Batch, error: str) -> Problem | None:
+    """Returns a problem if an input of the model is no key of the batch, as Keras says without the remedy."""
+    features = unpack(batch)[0]
+    found = re.search(r'Missing data for input "([^"]*)"', error)
+    if found is None or not isinstance(features, dict) or found[1] in features:
+        return None
+    text = f"the model's input {found[1]!r} is no key of the batch, which has {', '.join(map(repr, features))}"
+    own = next((key for key in features if f"'{key}'" not in error.partition("Expected the following keys")[2]), "x")
+    return Problem("x", text, remedy=f"name the input after its key: keras.Input(…, name={own!r})")
 
 
 def _without_batches(batch: Batch, error: str) -> Problem | None:
