@@ -39,7 +39,7 @@ WRITTEN = {
         **{"best_checkpoint_export_subdir": "", "best_checkpoint_eval_metric": ""},
         **{"best_checkpoint_metric_comp": "higher", "loss_upper_bound": 1e6, "recovery_begin_steps": 0},
         **{"recovery_max_trials": 0, "validation_summary_subdir": "validation", "progressive": None},
-        **{"trainer_type": None, "task_sampler": None, "train_steps": 10},
+        **{"trainer_type": None, "task_sampler": None, "train_steps": 10, "use_orbit": True},
     },
     "task": {
         **{"init_checkpoint": "", "name": None, "differential_privacy_config": None, "allow_image_summary": False},

@@ -244,26 +244,102 @@ def test_the_step_that_aggregated_logs_are_reduced_at_has_numpy(tmp_path):
     assert (logs["step"], logs["next"]) == (2, 3)
 
 
-def test_tensorflow_in_a_step_on_another_backend_is_answered_with_its_line(tmp_path):
-    tf = pytest.importorskip("tensorflow")
+class LayerOfTensorFlow(keras.layers.Layer):
+    def call(self, x):
+        import tensorflow as tf
+
+        return tf.nn.relu(x)
+
+
+class UsesTensorFlow(PointsTask):
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        import tensorflow as tf
+
+        return tf.reduce_mean(model_outputs)
+
+
+class ConvertsLabels(PointsTask):
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        import tensorflow as tf
+
+        return ops.mean(ops.square(tf.cast(labels, "float32") - model_outputs))
+
+
+class ModelOfTensorFlow(PointsTask):
+    def build_model(self):
+        return keras.Sequential([keras.Input((4,)), LayerOfTensorFlow(), keras.layers.Dense(4)])
+
+
+class UnbuiltModelOfTensorFlow(PointsTask):
+    def build_model(self):
+        return keras.Sequential([LayerOfTensorFlow(), keras.layers.Dense(4)])
+
+
+@pytest.mark.daily("jax", "torch")
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        (UsesTensorFlow, "return tf.reduce_mean(model_outputs)"),
+        (ConvertsLabels, 'return ops.mean(ops.square(tf.cast(labels, "float32") - model_outputs))'),
+        (ModelOfTensorFlow, "return tf.nn.relu(x)"),
+        (UnbuiltModelOfTensorFlow, "return tf.nn.relu(x)"),
+    ],
+)
+def test_tensorflow_on_another_backend_is_answered_with_its_line(task, line, tmp_path):
+    pytest.importorskip("tensorflow")
     if keras.backend.backend() == "tensorflow":
         pytest.skip("it is the backend")
-
-    class UsesTensorFlow(PointsTask):
-        def build_losses(self, labels, model_outputs, aux_losses=None):
-            return tf.reduce_mean(model_outputs)
-
+    if keras.backend.backend() == "torch" and "Model" in task.__name__:
+        pytest.skip("TensorFlow takes the tensors of PyTorch, and Keras its own")
     with pytest.raises(UsageError) as refused:
-        learn(UsesTensorFlow, tmp_path / "run")
-    assert refused.value.key == "UsesTensorFlow"
+        learn(task, tmp_path / "run")
+    assert refused.value.key == task.__name__
+    assert "calls TensorFlow on a tensor" in refused.value.reason
     assert "keras.ops" in refused.value.remedy
-    assert refused.value.remedy.endswith("return tf.reduce_mean(model_outputs)")
+    assert refused.value.remedy.endswith(line)
     assert f"{__file__}:" in refused.value.remedy
 
 
+class UsesNumPy(PointsTask):
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return np.mean(np.square(labels - model_outputs))
+
+
+class AsksForNumPy(PointsTask):
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return ops.mean(model_outputs.numpy())
+
+
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        (UsesNumPy, "return np.mean(np.square(labels - model_outputs))"),
+        (AsksForNumPy, "return ops.mean(model_outputs.numpy())"),
+    ],
+)
+def test_numpy_in_a_step_is_answered_with_its_line(task, line, tmp_path):
+    with pytest.raises(UsageError) as refused:
+        learn(task, tmp_path / "run")
+    assert refused.value.key == task.__name__
+    assert "converts a tensor to NumPy in a step" in refused.value.reason
+    assert refused.value.remedy.endswith(line)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.parametrize("model", [PointsTask.build_model, lambda self: Subclassed()], ids=["inputs", "no inputs"])
 @pytest.mark.parametrize("kind", ["a function", "a dataset"])
-def test_samples_without_batches_are_called_that(tmp_path, kind):
+def test_samples_without_batches_are_called_that(tmp_path, kind, model):
     class Unbatched(PointsTask):
+        build_model = model
+
         def build_inputs(self, params, input_context=None):
             if kind == "a function":
                 return lambda: zip(POINTS, POINTS, strict=True)
@@ -287,6 +363,8 @@ def test_task_and_configuration_in_the_wrong_order_are_named():
         assert refused.value.key == "params"
         assert "got ExperimentConfig, then PointsTask" in refused.value.reason
         assert refused.value.remedy == "run_experiment(task, params, model_dir)"
+    with pytest.raises(UsageError, match="but got the class PointsTask, then ExperimentConfig"):
+        cfg.run_experiment(PointsTask, params, "run")
 
 
 # -- labels and outputs as a pair, for a metric that is computed on the host -------------------------------------------
@@ -503,3 +581,19 @@ def test_a_detector_whose_labels_and_outputs_are_dicts_of_levels(tmp_path):
         assert isinstance(step["losses"]["cls"], list)
         total = sum(part[0] for part in step["losses"]["cls"])
         np.testing.assert_allclose(total, step["losses"]["total"][0], rtol=1e-5)
+
+
+def test_an_input_that_is_no_key_of_the_batch_is_answered_with_its_name(tmp_path):
+    class Named(PointsTask):
+        def build_model(self):
+            points = keras.Input((4,), name="points")
+            return keras.Model(points, keras.layers.Dense(4)(points))
+
+        def build_inputs(self, params, input_context=None):
+            return {"x": POINTS, "mask": POINTS}, POINTS
+
+    with pytest.raises(UsageError) as refused:
+        learn(Named, tmp_path / "run")
+    assert refused.value.key == "x"
+    assert refused.value.reason == "the model's input 'points' is no key of the batch, which has 'x', 'mask'"
+    assert refused.value.remedy.endswith("keras.Input(…, name='x')")

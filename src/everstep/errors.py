@@ -231,10 +231,20 @@ def warning_text(
     reason: str, *, key: str = "", remedy: str | tuple[str, ...] = "", mentions: Mapping[str, str] | None = None
 ) -> str:
     """Returns a warning in the words of the entry point that is running; the arguments are those of `Problem`."""
-    problem = Problem(key, reason, remedy=remedy, mentions=mentions or {})
+    return str(_in_users_words(Problem(key, reason, remedy=remedy, mentions=mentions or {})))
+
+
+def error_text(error: BaseException) -> str:
+    """Returns an error's message in the words of the entry point that is running, as its user will see it."""
+    if not isinstance(error, UsageError | TrainingError):
+        return str(error)
+    return "\n".join(str(_in_users_words(problem)) for problem in error.problems)
+
+
+def _in_users_words(problem: Problem) -> Problem:
     for names in _active_names.get():
         problem = problem.renamed(names)
-    return str(problem)
+    return problem
 
 
 def renamed_key(key: str, names: KeyNames) -> str:
@@ -291,9 +301,11 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
 
 
 def kind_of(value: Any) -> str:
-    """Returns the type of a value in a few words: `Sequential`, `None`, `tuple (Sequential, str)`."""
+    """Returns the type of a value in a few words: `Sequential`, `the class Model`, `None`, `tuple (Model, str)`."""
     if value is None:
         return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     name = type(value).__name__
     if isinstance(value, tuple | list):
         inside = [type(item).__name__ for item in value[:4]]

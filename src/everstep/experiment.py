@@ -475,7 +475,7 @@ def _checkpoints(
 
 
 def _require_order(task: Any, params: Any) -> None:
-    if isinstance(task, Config) or not isinstance(params, Config):
+    if isinstance(task, Config | type) or not isinstance(params, Config):
         raise UsageError(
             f"expected the task, then its configuration, but got {kind_of(task)}, then {kind_of(params)}",
             key="params",

@@ -147,6 +147,18 @@ def test_bad_requests(words: list[str], message: str, project: Path, monkeypatch
     assert (found.out, found.err.count("\n")) == ("", 1)
 
 
+def test_a_wrong_module_is_found_before_keras_is_loaded(project: Path) -> None:
+    write_run(project, "mistyped", model_builder_class="modles.Net")
+    script = """if True:
+        import sys
+        from everstep.cli.main import main
+        assert main(["run", "mistyped"]) == 2
+        print(*(name for name in ("keras", "tensorflow", "jax", "torch", "mlflow") if name in sys.modules))"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, check=True, capture_output=True, text=True)
+    assert "'modles'" in done.stderr
+    assert done.stdout.split() == []
+
+
 def test_nothing_is_evaluated_without_an_export(project: Path, here: Any) -> None:
     folder = write_run(project, "untrained", data_dir="datasets/mnist")
     code, out, err = here("run", "untrained", "--eval-only")

@@ -37,6 +37,13 @@ class NeverUpdated(TinyTask):
         pass
 
 
+class Frozen(TinyTask):
+    def build_model(self):
+        model = super().build_model()
+        model.trainable = False
+        return model
+
+
 class AppliedSometimes(TinyTask):
     """Learns in every other step: on PyTorch the first one does not show it."""
 
@@ -72,6 +79,11 @@ def test_metrics_that_no_step_updates(tmp_path, caplog):
     lines = warned(caplog, tmp_path / "run", NeverUpdated())
     assert [line.partition(", which")[0] for line in lines] == ["no step has updated the metric 'mae'"] * 2
     assert ["train_step" in line for line in lines] == [True, False]
+
+
+def test_a_model_without_trainable_weights(tmp_path, caplog):
+    (line,) = warned(caplog, tmp_path / "run", Frozen())
+    assert "the model has no trainable weights" in line
 
 
 @pytest.mark.parametrize("task", [TinyTask, AppliedByHand, AppliedSometimes])

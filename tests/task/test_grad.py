@@ -6,6 +6,7 @@ import pytest
 from keras import layers, ops
 
 import everstep
+from everstep.errors import UsageError
 from everstep.testing import models
 
 pytestmark = pytest.mark.backend
@@ -159,3 +160,10 @@ def test_a_loss_in_cond(weight):
 
 def _assign(variable, value):
     variable.assign(value)
+
+
+def test_a_loss_and_variables_in_the_wrong_order_are_named(weight):
+    with pytest.raises(UsageError) as refused:
+        everstep.value_and_grad([weight], lambda: weight**2)
+    assert refused.value.key == "loss_fn"
+    assert refused.value.reason == "expected a function, not list (Variable)"

@@ -59,7 +59,16 @@ def explain_shapes(model: keras.Model, batches: Sequence[Batch | None]) -> Itera
                 error if wants_traceback() else None
             )
         given = [batch for batch in batches if batch is not None]
-        problems = [found for batch in given if (found := _wrong_inputs(model, batch) or _wrong_labels(batch, text))]
+        problems = [
+            found
+            for batch in given
+            if (
+                found := _missing_input(batch, text)
+                or _wrong_inputs(model, batch)
+                or _without_batches(batch, text)
+                or _wrong_labels(batch, text)
+            )
+        ]
         if not problems and not own_frames(error, below=__file__) and _SHAPES.search(text):
             problems = [_shape_problem(error, text, model, given[0])]
         if not problems:
@@ -84,13 +93,37 @@ def _wrong_inputs(model: keras.Model, batch: Batch) -> Problem | None:
     for tensor, array in zip(expected, given, strict=True):
         wanted, shape = tuple(tensor.shape), tuple(array.shape)
         if _fits(wanted[1:], shape) and not _fits(wanted[1:], shape[1:]):
-            text = f"the data yields single samples of the shape {shape}, but the model takes batches of them"
-            return Problem("x", text, remedy="yield batches: dataset.batch(size), or np.stack(samples)")
+            return _single_samples(shape)
         if len(wanted) not in (len(shape), len(shape) + 1, len(shape) - 1) or not _fits(wanted[1:], shape[1:]):
             which = f"its input {tensor.name!r}" if len(expected) > 1 else "its input"
             text = f"the samples have the shape {shape[1:]}, but the model was built for {wanted[1:]} at {which}"
             return Problem("x", text, remedy="reshape the data, or change keras.Input")
     return None
+
+
+def _missing_input(batch: Batch, error: str) -> Problem | None:
+    """Returns a problem if an input of the model is no key of the batch, as Keras says without the remedy."""
+    features = unpack(batch)[0]
+    found = re.search(r'Missing data for input "([^"]*)"', error)
+    if found is None or not isinstance(features, dict) or found[1] in features:
+        return None
+    text = f"the model's input {found[1]!r} is no key of the batch, which has {', '.join(map(repr, features))}"
+    own = next((key for key in features if f"'{key}'" not in error.partition("Expected the following keys")[2]), "x")
+    return Problem("x", text, remedy=f"name the input after its key: keras.Input(…, name={own!r})")
+
+
+def _without_batches(batch: Batch, error: str) -> Problem | None:
+    """Returns a problem if a layer lacks an axis that the inputs of a model without declared inputs lack."""
+    found = re.search(r"expected (?:min_)?ndim=(\d+), found ndim=(\d+)\. Full shape received: (\([^)]*\))", error)
+    if found is None or int(found[1]) != int(found[2]) + 1:
+        return None
+    shapes = [tuple(array.shape) for array in _parts(unpack(batch)[0])]
+    return next((_single_samples(shape) for shape in shapes if str(shape) == found[3]), None)
+
+
+def _single_samples(shape: tuple) -> Problem:
+    text = f"the data yields single samples of the shape {shape}, but the model takes batches of them"
+    return Problem("x", text, remedy="yield batches: dataset.batch(size), or np.stack(samples)")
 
 
 def _fits(wanted: tuple, shape: tuple) -> bool:
@@ -150,8 +183,9 @@ def _shape_problem(error: Exception, text: str, model: keras.Model, batch: Batch
 
 @contextlib.contextmanager
 def explain(task: Any) -> Iterator[None]:
-    """Explains errors of steps that cannot be compiled by what to change in the task."""
-    with _explained_tensorflow(task), _explained_keras(task), _compiled_metrics():
+    """Explains errors of a model or of steps that cannot be compiled by what to change in the task."""
+    # TensorFlow's lines are looked for first: JAX reports them as any other use of a tensor in Python.
+    with _explained_keras(task), _explained_tensorflow(task), _compiled_metrics():
         yield
 
 
@@ -178,7 +212,7 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
         lines = tape_lines(task)
         if not lines and (line := _line_that_calls_tensorflow(error)):
             raise UsageError(
-                "calls TensorFlow in a step, which works only on TensorFlow, but the backend is "
+                "calls TensorFlow on a tensor, which works only on TensorFlow, but the backend is "
                 f"{keras.backend.backend()!r}",
                 key=type(task).__name__,
                 remedy=f"use keras.ops, which works on every backend, instead of\n  {line}",
@@ -196,11 +230,24 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
 
 def _line_that_calls_tensorflow(error: Exception) -> str:
     """Returns the line of the user's, as `file:line: code`, that called the code of TensorFlow which failed."""
-    own = {(frame.filename, frame.lineno) for frame in own_frames(error, below=__file__)}
-    for caller, called in itertools.pairwise(traceback.extract_tb(error.__traceback__)):
-        if (caller.filename, caller.lineno) in own and "tensorflow" in Path(called.filename).parts:
-            return f"{caller.filename}:{caller.lineno}: {caller.line}"
+    for cause in _causes(error):
+        own = {(frame.filename, frame.lineno) for frame in own_frames(cause, below=__file__)}
+        for caller, called in itertools.pairwise(traceback.extract_tb(cause.__traceback__)):
+            if (caller.filename, caller.lineno) in own and "tensorflow" in Path(called.filename).parts:
+                return _place(caller)
     return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and those that it replaces: Keras wraps the errors of layers, and loses their frames."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    """Returns a line of a traceback as `file:line: code`."""
+    return f"{frame.filename}:{frame.lineno}: {frame.line}"
 
 
 @contextlib.contextmanager
@@ -217,23 +264,42 @@ def _explained_keras(task: Any) -> Iterator[None]:
                 "keras.random",
             ) from error
         raise
-    except (TypeError, AttributeError, NotImplementedError) as error:
-        text = str(error).lower()
+    except (TypeError, AttributeError, NotImplementedError, RuntimeError) as error:
+        # Keras replaces an error of JAX by one of the same class, which that class does not allow ("_error_repr").
+        text = " ".join(str(cause) for cause in _causes(error)).lower()
+        if any(re.search(words, text) for words in _NUMPY_VALUES):
+            lines = [_place(frame) for cause in _causes(error) for frame in own_frames(cause, below=__file__)[-1:]]
+            remedy = "use keras.ops, which works on tensors" + "".join(f", instead of\n  {line}" for line in lines[-1:])
+            reason = "converts a tensor to NumPy in a step, where its values are not known yet"
+            raise UsageError(reason, key=type(_owner(task)).__name__, remedy=remedy) from error
         converted = "symbolic" in text or "traced array" in text or "concrete value is expected" in text
-        # Keras replaces the error of JAX by one of the same class, which that class does not allow.
         if "_error_repr" in text or (converted and any(word in text for word in _PYTHON_VALUES)):
             raise decided_in_python(task) from error
         raise
 
 
-_PYTHON_VALUES = ("bool", "float(", "int(", "concrete value", "to a numpy array")
+_NUMPY_VALUES = (
+    r"__array__\(\) was called on traced array",
+    r"tracer'? (object )?has no attribute '?numpy",
+    r"'symbolictensor' object has no attribute 'numpy'",
+    r"cannot convert a symbolic tf\.tensor .* to a numpy array",
+    r"can't call numpy\(\) on tensor that requires grad",
+)
+"""What backends say about a tensor that is converted to an array of NumPy."""
+
+_PYTHON_VALUES = ("bool", "float(", "int(", "concrete value")
 """Parts of the messages of backends about a tensor that is converted to a value of Python."""
+
+
+def _owner(task: Any) -> Any:
+    """Returns what the user has written: the task, or the compiled model."""
+    return task.build_model() if isinstance(task, CompiledTask) else task
 
 
 def decided_in_python(task: Any) -> UsageError:
     """Returns the error for a step with `if tensor:`, `float(tensor)` and the like."""
     remedy = "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
-    owner = task.build_model() if isinstance(task, CompiledTask) else task
+    owner = _owner(task)
     if getattr(owner, "run_eagerly", False):
         remedy += "; steps are compiled, also with run_eagerly=True: only on PyTorch such code runs as it is"
     return UsageError(

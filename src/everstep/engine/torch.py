@@ -480,7 +480,7 @@ def _device() -> torch.device:
 
 
 class _Unchanged(TorchFunctionMode):
-    """Follows a tensor through changes of type and shape inside the block.
+    """Follows a tensor through changes of type and shape inside the block, until values are written into it.
 
     Args:
       tensor: The tensor; anything else is followed nowhere.
@@ -493,16 +493,18 @@ class _Unchanged(TorchFunctionMode):
 
     def __init__(self, tensor: Any) -> None:
         super().__init__()
-        self._same = [tensor] if isinstance(tensor, torch.Tensor) else []
+        self._same: list[tuple[Any, int]] = []  # each with the number of writes to its memory
+        if isinstance(tensor, torch.Tensor):
+            self._same.append((tensor, tensor._version))
 
     def includes(self, tensor: Any) -> bool:
         """Returns whether this is the tensor, or was made from it by changes of type and shape only."""
-        return any(tensor is one for one in self._same)
+        return any(tensor is one and one._version == written for one, written in self._same)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in self._FUNCTIONS and args and self.includes(args[0]):
-            self._same.append(result)
+            self._same.append((result, result._version))
         return result
 
 

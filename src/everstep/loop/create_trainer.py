@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from everstep.engine import backend
+from everstep.engine.explain import explain
 from everstep.engine.precision import precision
 from everstep.errors import UsageError
 from everstep.loop.progressive import ProgressiveTrainer, is_progressive
@@ -34,7 +35,8 @@ def create_trainer(
     with precision(params.runtime.mixed_precision_dtype):
         if is_progressive(task):
             return _progressive(trainer_cls)(params, task, train=train, evaluate=evaluate)
-        model = task.build_model()
+        with explain(task):
+            model = task.build_model()
         optimizer = _optimizer(params, task, model) if train else None
         return trainer_cls(params, task, model, optimizer, train=train, evaluate=evaluate)
 

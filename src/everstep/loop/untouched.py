@@ -45,9 +45,15 @@ class Untouched:
         return end
 
     def _weights(self) -> Suspects:
-        """Returns the weights that are trained, if no step assigns any of them, or anything in an optimizer."""
+        """Returns the weights that are trained, if no step assigns any of them, or anything in an optimizer.
+
+        Of a model whose weights are all frozen it returns those, if no step assigns any of them.
+        """
         engine = self._engine
         weights = self._keys(engine.model.trainable_variables)
+        frozen = self._keys(engine.model.weights)
+        if not weights and frozen and engine.unassigned.issuperset(frozen):
+            return {"the model has no trainable weights, so the first steps have changed none": frozen}
         updated = self._keys(variable for optimizer in engine.optimizers for variable in optimizer.variables)
         if not weights or not engine.unassigned.issuperset([*weights, *updated]):
             return {}

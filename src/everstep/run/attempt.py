@@ -10,6 +10,7 @@ from everstep import redaction, storage
 from everstep.checkpoint.digest import WEIGHTS, Digest
 from everstep.config.difference import Change
 from everstep.engine import exactness
+from everstep.errors import error_text
 from everstep.gang import current_gang
 from everstep.loop.hooks import Hook
 from everstep.run import preemption, resume_checks
@@ -267,7 +268,7 @@ class Attempt(Tracker, Hook):
                 self._run.finish("interrupted", error.reason)
                 raise
             interrupted = isinstance(error, KeyboardInterrupt)
-            reason = redaction.text(f"{type(error).__name__}: {error}").splitlines()[0]
+            reason = redaction.text(f"{type(error).__name__}: {error_text(error)}").splitlines()[0]
             self._run.finish("interrupted" if interrupted else "failed", reason)
             raise
         self.require_digests()

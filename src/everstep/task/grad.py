@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import keras
 
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 from everstep.keras_internals import get_keras_mask, set_keras_mask
 
 
@@ -49,7 +49,16 @@ def value_and_grad(
     Returns:
       The result of `loss_fn`, and the list of dense gradients in the order of `variables`. On several replicas they are
       those of the whole batch, so that clipping and logging give the same results as on one device.
+
+    Raises:
+      UsageError: `loss_fn` is no function.
     """
+    if not callable(loss_fn):
+        raise UsageError(
+            f"expected a function, not {kind_of(loss_fn)}",
+            key="loss_fn",
+            remedy="everstep.value_and_grad(loss_fn, model.trainable_variables)",
+        )
     backend = keras.backend.backend()
     if backend not in _VALUE_AND_GRAD:
         raise UsageError(

@@ -106,7 +106,7 @@ def built(root, more="", **changes):
 
 def preflight(root, more):
     made = built(root, more)
-    check_first_batches(made, create_split(made, "training"), create_split(made, "validation"))
+    check_first_batches(made, *(create_split(made, name) for name in ("training", "validation", "test")))
 
 
 def run(root, **options):

@@ -136,6 +136,14 @@ FAULTS = {
         PREPROCESSOR, r"label_preprocess\(\): received '\d', labels must be numbers", {}, "preprocessing",
         "return label", "return str(label)"
     ),
+    "text labels of test data": Fault(
+        PREPROCESSOR, r"label_preprocess\(\): received '\d', labels must be numbers", {}, "dataset",
+        "yield self._read_image(path), label, data_id", "yield self._read_image(path), str(label), data_id"
+    ),
+    "negative class weights": Fault(
+        MODEL, r"get_class_weight\(\): has the weight -1.0 for class 3, but weights must be at least 0", {}, "models",
+        "def get_compiled", "def get_class_weight(self):\n            return {3: -1.0}\n\n        def get_compiled"
+    ),
     "negative weights": Fault(
         LOADER, "a weight of .* is -1.0, but weights must be finite and not negative", {}, "dataset", WEIGHT,
         WEIGHT[:-1] + "-1.0"

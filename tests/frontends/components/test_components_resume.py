@@ -286,6 +286,7 @@ def test_never_a_number(tmp_path, data):
     assert len(failed.value.history.epoch) == 1
     assert "learning rate" in failed.value.remedy
     assert "\n" not in str(failed.value)
+    assert history(folder), "the epoch can be looked at"
     assert not (folder / "exported").exists()
     assert not (folder / "reports").exists()
 

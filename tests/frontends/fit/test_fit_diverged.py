@@ -57,6 +57,7 @@ def test_weights_that_become_nan_end_the_run_with_their_epoch(tmp_path, watch):
     assert saved(tmp_path) == [STEPS]
     record = read(tmp_path)
     assert record["status"] == "failed"
+    assert record["attempts"][-1]["reason"].endswith(f"{failed.value}"), "without keys that fit does not have"
     assert (goodput(record).steps_kept, goodput(record).steps_computed) == (STEPS, 2 * STEPS)
 
 

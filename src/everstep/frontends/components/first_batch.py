@@ -1,7 +1,7 @@
 """Whether data, model, loss and evaluation fit together, tried on one batch before anything is trained."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,8 +22,10 @@ from everstep.task.task import compiled_loss, has_loss
 _FEW = 8
 
 
-def check_first_batches(components: Components, train: DataSplit, validation: DataSplit) -> None:
+def check_first_batches(components: Components, train: DataSplit, validation: DataSplit, test: DataSplit) -> None:
     """Passes the first validation batch through a new model, its loss and the evaluation functions.
+
+    Labels of all splits have to be numbers.
 
     Seed everything again afterwards: a model was built, and samples were read.
 
@@ -42,7 +44,8 @@ def check_first_batches(components: Components, train: DataSplit, validation: Da
                 require_weights(weights, "the first validation batch")
     model = compiled_model(components)
     with components.naming("preprocessor"):
-        require_numbers(model, y)
+        for labels in (y, *(next(split.batches())[1] for split in (train, test))):
+            require_numbers(model, labels)
     with components.naming("model_builder"):
         y_pred = predict(model, x)
         check_labels(model, y, y_pred)
@@ -51,6 +54,7 @@ def check_first_batches(components: Components, train: DataSplit, validation: Da
             check_short_batch(model, (x, y, weight), short)
     with components.calling("model_builder", "get_class_weight"):
         if class_weight := components.model_builder.get_class_weight():  # type: ignore[union-attr]
+            require_class_weights(class_weight)
             class_weighted(class_weight)((x, y, weight))
     check_functions(components, x, y, y_pred)
 
@@ -91,6 +95,19 @@ def predict(model: keras.Model, x: Any) -> Any:
         return model(keras.tree.map_structure(keras.ops.convert_to_tensor, x), training=False)
     except Exception as error:
         raise UsageError(f"the model fails on x of shape {shapes(x)}: {describe_error(error)}") from error
+
+
+def require_class_weights(class_weight: Mapping[int, float]) -> None:
+    """Checks the weights of classes.
+
+    Raises:
+      UsageError: One is no finite number of at least 0.
+    """
+    for label, weight in class_weight.items():
+        if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
+            raise UsageError(
+                f"has the weight {weight!r} for class {label}, but weights must be at least 0", key="get_class_weight()"
+            )
 
 
 def require_numbers(model: keras.Model, y: Any) -> None:

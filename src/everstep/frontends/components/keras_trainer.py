@@ -270,6 +270,10 @@ class EpochWatcher(Listener):
         self._best.maybe_export_checkpoint(trainer, {**numbers, "epoch": epoch}, trainer.global_step)
         self._tracking.log(epoch, numbers)
 
+    def on_exit(self, error: BaseException | None) -> None:
+        """Links what was written since, such as the history of a first epoch that has diverged."""
+        self._folder.link()
+
     def get_state(self) -> dict[str, Any]:
         """Returns what a resumed run has to know: the best value so far."""
         return self._best.get_state()

@@ -125,7 +125,7 @@ class Orchestrator:
         trainer = KerasTrainer(components, self.folder, tracking, allowed, self._verbose)
         require_epochs(self.config)
         train, validation = _trained_splits(components)
-        check_first_batches(components, train, validation)
+        check_first_batches(components, train, validation, create_split(components, "test"))
         backend.prepare(self.config.seed)  # as if nothing had been tried
         trainer.train(train, validation)
         if not export.is_current(self.folder, self.config):

@@ -51,10 +51,11 @@ def inputs(subject: Subject) -> str:
 def labels(subject: Subject) -> str:
     """Labels fit the model's outputs and its loss, in the first batches and in their range over all batches."""
     subject.require_keras()
+    with subject.components.naming("preprocessor"):
+        for _, y, _ in subject.batches.values():  # of test data, too
+            first_batch.require_numbers(subject.model, y)
     for name in TRAINED:
         x, y, weight = subject.batches[name]
-        with subject.components.naming("preprocessor"):
-            first_batch.require_numbers(subject.model, y)
         y_pred = first_batch.predict(subject.model, x)
         found = first_batch.check_labels(subject.model, y, y_pred)
         loss = first_batch.compute_loss(subject.model, (x, y, weight), y_pred)
@@ -120,14 +121,10 @@ def class_weight(subject: Subject) -> str:
             class_weighted(given)(subject.batches["training"])
         classes = _array(keras.tree.flatten(subject.y_pred)[0]).shape[-1]
         known = classes if classes > 1 else 2
-        for label, weight in given.items():
+        for label in given:
             if not isinstance(label, int | np.integer) or not 0 <= label < known:
                 raise UsageError(f"has the class {label!r}, but classes are 0 to {known - 1}", key="get_class_weight()")
-            if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
-                raise UsageError(
-                    f"has the weight {weight!r} for class {label}, but weights must be at least 0",
-                    key="get_class_weight()",
-                )
+        first_batch.require_class_weights(given)
         if given:
             class_weighted(given)(subject.batches["training"])
     return f"{len(given)} of {known} classes have a weight"
