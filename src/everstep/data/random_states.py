@@ -20,6 +20,7 @@ from everstep.data import nest
 
 _WORDS = 624  # of a Mersenne Twister; a number beside them is the place of the next one
 _BYTES = 4 * (_WORDS + 1)
+_numpy: Any = np.random  # its stubs lack two functions
 
 
 class States(NamedTuple):
@@ -67,14 +68,14 @@ def get() -> States:
         return States(random.getstate(), None, np.random.get_state(legacy=False), None)
     generator = _global_python()
     python, gauss = _memory_of_python(generator).raw, generator.gauss_next
-    bits: Any = np.random.get_bit_generator()
+    bits: Any = _numpy.get_bit_generator()
     memory = _memory_of_numpy(bits)
     numpy = memory.raw
     # Whether a normal number is left over cannot be read. If there is one, this returns it, and draws nothing.
     normal = np.random.standard_normal()
     if memory.raw != numpy:
         memory.raw = numpy
-        np.random.set_bit_generator(bits)  # forgets the second of the two numbers that were drawn now
+        _numpy.set_bit_generator(bits)  # forgets the second of the two numbers that were drawn now
         return States(python, gauss, numpy, None)
     states = States(python, gauss, numpy, normal)
     put(states)
@@ -90,10 +91,10 @@ def put(states: States) -> None:
         return
     generator = _global_python()
     _memory_of_python(generator).raw, generator.gauss_next = states.python, states.gauss
-    bits: Any = np.random.get_bit_generator()
+    bits: Any = _numpy.get_bit_generator()
     _memory_of_numpy(bits).raw = states.numpy
     if states.normal is None:
-        np.random.set_bit_generator(bits)  # forgets a normal number that is left over
+        _numpy.set_bit_generator(bits)  # forgets a normal number that is left over
     else:
         np.random.set_state(states.for_people()[1])
 
@@ -120,7 +121,7 @@ def _own_generators() -> tuple[Any, Any, Any]:
 
 def _are_usual() -> bool:
     """Whether the global generators are of the kinds whose memory is known."""
-    numpy = type(np.random.get_bit_generator())
+    numpy = type(_numpy.get_bit_generator())
     return type(_global_python()) is random.Random and numpy is np.random.MT19937 and _is_memory_known()
 
 
