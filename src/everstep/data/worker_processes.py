@@ -310,7 +310,13 @@ class _WithProgram:
 def _start_alone(connection: Connection, memory: _SharedMemory | None, slots: range) -> "subprocess.Popen[bytes]":
     """Starts a process that imports what its work needs, and nothing else."""
     files = [connection.fileno(), *([] if memory is None else [memory.file])]
-    setting = [sys.path, files, memory.slots if memory else 0, slots.start, slots.stop]
+    setting = [
+        [path for path in sys.path if isinstance(path, str)],
+        files,
+        memory.slots if memory else 0,
+        slots.start,
+        slots.stop,
+    ]
     command = [sys.executable, "-c", _ALONE, json.dumps(setting)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files)
 
