@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="steps of a round that count; by default the suite's own number")
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--large", action="store_true", help="run the largest sizes as well")
+    parser.add_argument("--workers", type=int, help="threads or processes that read data, in the suite input")
     parser.add_argument("--json", type=Path, help="where to write the results; a folder for several suites")
     parser.add_argument("--plot", type=Path, help="where to draw them, .svg or .png; a folder for several suites")
     parser.add_argument("--create-environments", action="store_true", help="install the peers Orbit and Lightning")
@@ -34,7 +35,14 @@ def main() -> int:
     if arguments.create_environments:
         for peer in environments.PEERS:
             print(f"{peer}: {environments.create(peer)}")
-    options = Options(arguments.rounds, arguments.steps, tuple(arguments.backends), arguments.device, arguments.large)
+    options = Options(
+        arguments.rounds,
+        arguments.steps,
+        tuple(arguments.backends),
+        arguments.device,
+        arguments.large,
+        arguments.workers,
+    )
     wanted = [one for name in arguments.suites for one in (bars.suites_with_bars() if name == "bars" else [name])]
     below: list[str] = []
     for name in dict.fromkeys(wanted):

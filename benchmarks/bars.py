@@ -25,6 +25,12 @@ BARS: dict[tuple[str, str], dict[str, float]] = {
     },
     **{("overhead", f"784-512-10, batch 128, {name}"): {"everything off": 0.95} for name in ("jax", "tensorflow")},
     **{("processes", f"784-512-10, batch 128, {name}"): {"without coordinates": 0.97} for name in BACKENDS},
+    **{
+        ("input", f"{images} by ImageSource"): dict.fromkeys(("tf.data", "Grain", "DataLoader"), 1.0)
+        for images in ("JPEG folder", "photographs, scaled,")
+    },
+    ("input", "Parquet by ParquetSource"): {"pyarrow": 0.9},
+    ("input", "Hugging Face dataset"): {"datasets": 0.9, "DataLoader": 0.9},
     ("input", "TFRecord of PNG images"): {"tf.data": 0.9},
     ("input", "ArrayRecord of JPEG images"): {"Grain": 0.85},
 }

@@ -1,29 +1,33 @@
 """How fast sources become batches: ours beside the plain pipelines that one writes by hand.
 
-Image folders, TFRecord, ArrayRecord, Parquet and Hugging Face datasets are written into a temporary folder. Both sides
-of a case read the same files, decode with the same function, and yield batches of NumPy arrays. Where Everstep has no
-reader of its own, it is given what a user would pass: a Grain pipeline, a `tf.data.Dataset`, a `datasets.Dataset`, a
-dataset by index. Pipelines with workers have `recommended_workers()` of them, which the first line states.
+Image folders, TFRecord, ArrayRecord, Parquet and Hugging Face datasets are written into a temporary folder. All
+contenders of a case read the same files, each in a process of its own, with the same number of workers: `--workers`, by
+default `recommended_workers()`. Contenders whose packages are not installed are left out. With `--device`, each batch
+is copied to the accelerator. The contenders are in `input_ways.py`.
 """
 
 import csv
+import functools
 import io
+import json
+import math
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import alternate
+from benchmarks import input_ways
+from benchmarks.contenders import ContenderProcess, alternate, processes
+from benchmarks.input_ways import BATCH, FEATURES, PHOTO, SIDE, Images, Setting
 from benchmarks.options import Options
 from benchmarks.results import OURS, Case
 
-SIDE, BATCH, IMAGES, ROWS = 64, 32, 1024, 32_768
-
-Epoch = Callable[[], Iterable[Any]]
-"""Returns the batches of one epoch."""
+IMAGES, PHOTOS, ROWS = 1024, 512, 32_768
+SECONDS = 1.5  # that a round takes at least; of several epochs, where one is shorter
 
 
 def run(options: Options) -> Iterator[Case]:
@@ -32,273 +36,133 @@ def run(options: Options) -> Iterator[Case]:
     from everstep.engine import backend
 
     backend.select((options.installed_backends or ["jax"])[0])
-    images = min(options.steps * BATCH, IMAGES) if options.steps else IMAGES
-    rows = min(options.steps * BATCH, ROWS) if options.steps else ROWS
-    print(f"{images} images of {SIDE} × {SIDE}, {rows} rows, batches of {BATCH}; {recommended_workers()} workers")
+    workers = options.workers or recommended_workers()
+    images, photos, rows = (
+        min(options.steps * BATCH, size) if options.steps else size for size in (IMAGES, PHOTOS, ROWS)
+    )
+    print(
+        f"{images} images of {SIDE} × {SIDE}, {photos} photographs of {PHOTO[1]} × {PHOTO[0]}, {rows} rows, batches of "
+        f"{BATCH}; {workers} workers"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for title, unit, count, epochs in [*_images(folder, images), *_tables(folder, rows)]:
-            rounds = {each: _round(epoch, count) for each, epoch in epochs.items()}
-            for one in rounds.values():
-                one()  # files are in memory then, and functions traced
-            yield Case(title, unit, alternate(rounds, options.rounds))
-        yield _cpu_per_image(folder, sorted((folder / "images").rglob("*.jpg")))
+        _write(folder, images, photos, rows)
+        for case, compared in input_ways.CASES.items():
+            ways = input_ways.installed(case)
+            count = rows if compared.unit == "rows/s" else photos if case.startswith("photo") else images
+            if OURS in ways and len(ways) > 1:
+                yield _compared(case, ways, Setting(folder, workers, count), options)
+        yield _cpu_per_image(Setting(folder, 0, images))
         yield _data_wait(folder)
 
 
-def _round(epoch: Epoch, count: int) -> Callable[[], float]:
-    def rate() -> float:
-        begin = time.perf_counter()
-        batches = sum(1 for _ in epoch())
-        seconds = time.perf_counter() - begin
-        if batches != count // BATCH:
-            raise RuntimeError(f"{batches} batches came out of {count} samples")
-        return count / seconds
+def _compared(case: str, ways: list[str], setting: Setting, options: Options) -> Case:
+    asked = {
+        "case": case,
+        "folder": str(setting.folder),
+        "workers": setting.workers,
+        "count": setting.count,
+        "device": options.device,
+    }
 
-    return rate
+    def started(way: str) -> ContenderProcess:
+        return ContenderProcess("benchmarks.input_ways", json.dumps(asked | {"way": way}), device=options.device)
+
+    with processes(**{way: started(way) for way in ways}) as running:
+        epochs = {}
+        for way, process in running.items():
+            process.ask("rate", epochs=1)  # files are in memory then, workers started, and functions traced
+            epochs[way] = math.ceil(SECONDS * process.ask("rate", epochs=1) / setting.count)
+        cpu: dict[str, list[float]] = {way: [] for way in ways}
+
+        def measured(way: str) -> float:
+            before = running[way].ask("cpu")
+            rate = running[way].ask("rate", epochs=epochs[way])
+            cpu[way].append((running[way].ask("cpu") - before) / epochs[way] / setting.count)
+            return float(rate)
+
+        values = alternate({way: functools.partial(measured, way) for way in ways}, options.rounds)
+    # On a machine that does something else at the same time, this is what can be compared.
+    times = {way: round(statistics.median(found) * 1e6, 2) for way, found in cpu.items()}
+    notes = {"workers": setting.workers, "µs of processor time for each": times}
+    return Case(case, input_ways.CASES[case].unit, values, notes=notes)
 
 
-def _ours(source: Callable[[], Any]) -> Epoch:
-    """Reads a source through a stream, one epoch, in training's order."""
-    from everstep.data.config import DataConfig
-    from everstep.data.source import make_stream
-
-    config = DataConfig(global_batch_size=BATCH, repeat=False, drop_remainder=True)
-    return lambda: make_stream(source(), config, training=True, seed=0)
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
-Ways = list[tuple[str, str, int, dict[str, Epoch]]]
-
-
-# -- images ------------------------------------------------------------------------------------------------------------
-
-
-def jpeg(number: int) -> bytes:
+def jpeg(number: int, height: int = SIDE, width: int = SIDE) -> bytes:
     """Returns an image that compresses about as well as a photograph."""
     from PIL import Image
 
     random = np.random.default_rng(number)
-    coarse = random.integers(0, 256, (8, 8, 3), np.uint8).repeat(SIDE // 8, 0).repeat(SIDE // 8, 1)
-    image = coarse + random.integers(0, 8, coarse.shape, np.uint8)
+    coarse = Image.fromarray(random.integers(0, 256, (height // 8, width // 8, 3), np.uint8))
+    resample = Image.Resampling.NEAREST if height == SIDE else Image.Resampling.BILINEAR
+    image = np.asarray(coarse.resize((width, height), resample))
+    image = image // 2 + random.integers(0, 8, image.shape, np.uint8)
     data = io.BytesIO()
     Image.fromarray(image).save(data, "JPEG", quality=85)
     return data.getvalue()
 
 
-def decode(data: bytes) -> np.ndarray:
-    """Decodes an image as one would by hand."""
-    from PIL import Image
+def _write(folder: Path, images: int, photos: int, rows: int) -> None:
+    for name, count, size in (("images", images, (SIDE, SIDE)), ("photos", photos, PHOTO)):
+        for number in range(count):
+            path = folder / name / str(number % 10) / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(number, *size))
+    if OURS in input_ways.installed("TFRecord of PNG images"):
+        from everstep.data.tfrecord_writing import write_arrays
 
-    return np.asarray(Image.open(io.BytesIO(data)), np.float32) / 255
+        pixels = np.random.default_rng(0).integers(0, 256, (images, SIDE, SIDE, 3), np.uint8) // 32 * 32
+        write_arrays(str(folder / "records"), "train", {"image": pixels, "number": np.arange(images)}, shards=8)
+    if OURS in input_ways.installed("ArrayRecord of JPEG images"):
+        from array_record.python import array_record_module
 
-
-class Images:
-    """Images of a folder by index, as a dataset of PyTorch has them; labels are the folders' numbers."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        path = self.paths[index]
-        return decode(path.read_bytes()), int(path.parent.name)
-
-
-def _images(folder: Path, count: int) -> Ways:
-    import tensorflow as tf
-
-    paths = []
-    for number in range(count):
-        path = folder / "images" / str(number % 10) / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(number))
-        paths.append(path)
-    names, labels = [str(path) for path in paths], [int(path.parent.name) for path in paths]
-
-    def load(name: Any, label: Any) -> Any:
-        image = tf.io.decode_jpeg(tf.io.read_file(name), channels=3)
-        return tf.ensure_shape(tf.cast(image, tf.float32) / 255, (SIDE, SIDE, 3)), label
-
-    def dataset() -> Any:
-        pairs = tf.data.Dataset.from_tensor_slices((names, labels)).shuffle(count, seed=1)
-        images = pairs.map(load, num_parallel_calls=tf.data.AUTOTUNE)
-        return images.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-
-    plain = {"tf.data": lambda: dataset().as_numpy_iterator()}
-    by_grain = {"Grain": lambda: _grain(Images(paths)).to_iter_dataset()}
-    return [
-        ("JPEG folder as a tf.data.Dataset", "images/s", count, plain | {OURS: _ours(dataset)}),
-        ("JPEG folder as a Grain dataset", "images/s", count, by_grain | {OURS: _ours(lambda: _grain(Images(paths)))}),
-        (
-            "JPEG folder as a dataset by index",
-            "images/s",
-            count,
-            plain | by_grain | {OURS: _ours(lambda: Images(paths))},
-        ),
-        (
-            "JPEG folder by ImageSource",
-            "images/s",
-            count,
-            plain | {"Pillow loop": lambda: _pillow_loop(paths), OURS: _image_source(folder / "images")},
-        ),
-        ("JPEG folder as a PyDataset", "images/s", count, plain | {OURS: _ours(lambda: _py_dataset(paths))}),
-        *_records(folder, count),
-        *_array_records(folder, count),
-    ]
+        writer = array_record_module.ArrayRecordWriter(str(folder / "images.array_record"), "group_size:1")
+        for number in range(images):
+            writer.write(jpeg(number))
+        writer.close()
+    _write_tables(folder, rows)
 
 
-def _pillow_loop(paths: list[Path]) -> Iterator[Any]:
-    """Yields batches as a hand-written loop does, in one thread: shuffled, decoded, stacked."""
-    images, order = Images(paths), np.random.default_rng(1).permutation(len(paths)).tolist()
-    for start in range(0, len(paths) - BATCH + 1, BATCH):
-        x, y = zip(*(images[number] for number in order[start : start + BATCH]), strict=True)
-        yield np.stack(x), np.array(y)
-
-
-def _image_source(folder: Path) -> Epoch:
-    """Reads the folder as `image/folder` does; it yields bytes, which the device casts."""
-    from everstep.data.images import ImageDataConfig, ImageSource
-    from everstep.data.source import make_stream
-
-    config = ImageDataConfig(
-        input_path=str(folder), size=SIDE, global_batch_size=BATCH, repeat=False, drop_remainder=True
-    )
-    source = ImageSource(config)
-    return lambda: make_stream(source, config, training=True, seed=0)
-
-
-def _cpu_per_image(folder: Path, paths: list[Path]) -> Case:
-    """Returns the CPU time of an image, in milliseconds: it does not depend on what else the machine does."""
-    ways: dict[str, Epoch] = {"Pillow loop": lambda: _pillow_loop(paths), OURS: _image_source(folder / "images")}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(3):
-        for name, epoch in ways.items():
-            begin = time.process_time()
-            for _ in epoch():
-                pass
-            found[name].append((time.process_time() - begin) / len(paths) * 1000)
-    return Case("JPEG folder, CPU time of an image", "ms", found)
-
-
-def _grain(source: Any) -> Any:
-    import grain
-
-    return grain.MapDataset.source(source).seed(1).shuffle().batch(BATCH, drop_remainder=True)
-
-
-def _py_dataset(paths: list[Path]) -> Any:
-    import keras
-
-    from everstep.data.workers import recommended_workers
-
-    class Batches(keras.utils.PyDataset):
-        """Batches of the folder, computed by threads."""
-
-        def __len__(self) -> int:
-            return len(paths) // BATCH
-
-        def __getitem__(self, index: int) -> Any:
-            images = Images(paths[index * BATCH : (index + 1) * BATCH])
-            x, y = zip(*(images[number] for number in range(BATCH)), strict=True)
-            return np.stack(x), np.array(y)
-
-    return Batches(workers=recommended_workers())
-
-
-def _records(folder: Path, count: int) -> Ways:
-    """TFRecord files of PNG images: `get_train_ds` beside the plain pipeline, with the same shuffle buffer."""
-    import tensorflow as tf
-
-    from everstep.data.tfrecord import SHUFFLE_BUFFER, get_train_ds
-    from everstep.data.tfrecord_writing import write_arrays
-
-    images = np.random.default_rng(0).integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
-    images = images // 32 * 32
-    write_arrays(str(folder / "records"), "train", {"image": images, "number": np.arange(count)}, shards=8)
-
-    def parse(example: Any) -> Any:
-        features = {"image": tf.io.FixedLenFeature([], tf.string), "number": tf.io.FixedLenFeature([], tf.int64)}
-        parsed = tf.io.parse_single_example(example, features)
-        image = tf.image.decode_png(parsed["image"], channels=3)
-        return tf.ensure_shape(tf.cast(image, tf.float32) / 255.0, (SIDE, SIDE, 3)), parsed["number"]
-
-    def plain() -> Any:
-        files = tf.data.Dataset.list_files(f"{folder}/records/train-*.tfrec")
-        records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
-        samples = records.shuffle(SHUFFLE_BUFFER).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-        return samples.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
-
-    ours = get_train_ds(str(folder / "records"), lambda example: parse(example), BATCH, shuffle_buffer=SHUFFLE_BUFFER)
-    return [("TFRecord of PNG images", "images/s", count, {"tf.data": plain, OURS: lambda: iter(ours)})]
-
-
-def _array_records(folder: Path, count: int) -> Ways:
-    import grain
-    from array_record.python import array_record_module
-
-    path = str(folder / "images.array_record")
-    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
-    for number in range(count):
-        writer.write(jpeg(number))
-    writer.close()
-
-    def dataset() -> Any:
-        images = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(path)).seed(1).shuffle().map(decode)
-        return images.batch(BATCH, drop_remainder=True)
-
-    ways = {"Grain": lambda: dataset().to_iter_dataset(), OURS: _ours(dataset)}
-    return [("ArrayRecord of JPEG images", "images/s", count, ways)]
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def _tables(folder: Path, count: int) -> Ways:
-    """Parquet and Hugging Face datasets: 16 floats and a label in each row."""
-    import datasets
+def _write_tables(folder: Path, rows: int) -> None:
+    """16 floats and a label in each row; a dataset has the floats in one column."""
     import pyarrow
     import pyarrow.parquet as pq
 
-    datasets.disable_progress_bars()
     random = np.random.default_rng(0)
-    columns = {f"x{number}": random.random(count, np.float32) for number in range(16)}
-    columns["label"] = random.integers(0, 10, count)
-    path = folder / "rows.parquet"
-    pq.write_table(pyarrow.table(columns), path, row_group_size=8192)
-    names = list(columns)[:-1]
+    columns = {name: random.random(rows, np.float32) for name in FEATURES}
+    columns["label"] = random.integers(0, 10, rows)
+    pq.write_table(pyarrow.table(columns), folder / "rows.parquet", row_group_size=8192)
+    if OURS not in input_ways.installed("Hugging Face dataset"):
+        return
+    import datasets
 
-    def by_hand() -> Iterator[Any]:
-        for batch in pq.ParquetFile(path).iter_batches(BATCH):
-            x = np.stack([batch.column(name).to_numpy() for name in names], axis=1)
-            yield x, batch.column("label").to_numpy()
-
-    # A dataset is read as it is stored: the features as one column, in Arrow's own file.
-    rows = np.stack([columns[name] for name in names], axis=1)
+    datasets.disable_progress_bars()
     features = datasets.Features(
-        {"x": datasets.List(datasets.Value("float32"), length=16), "label": datasets.Value("int64")}
+        {"x": datasets.List(datasets.Value("float32"), length=len(FEATURES)), "label": datasets.Value("int64")}
     )
-    table = datasets.Dataset.from_dict({"x": rows, "label": columns["label"]}, features=features)
-    shuffled = table.shuffle(seed=1).with_format("numpy")
-    return [
-        ("Parquet as a generator of batches", "rows/s", count, {"pyarrow": by_hand, OURS: _ours(lambda: by_hand)}),
-        (
-            "Hugging Face dataset",
-            "rows/s",
-            count,
-            {
-                "datasets": lambda: shuffled.iter(BATCH, drop_last_batch=True),
-                "tf.data": lambda: table.to_tf_dataset(
-                    BATCH, shuffle=True, drop_remainder=True, prefetch=True
-                ).as_numpy_iterator(),
-                OURS: _ours(lambda: table),
-            },
-        ),
-    ]
+    floats = np.stack([columns[name] for name in FEATURES], axis=1)
+    table = datasets.Dataset.from_dict({"x": floats, "label": columns["label"]}, features=features)
+    table.save_to_disk(str(folder / "table"))
 
 
-# -- training ----------------------------------------------------------------------------------------------------------
+# -- without workers, and in training ----------------------------------------------------------------------------------
+
+
+def _cpu_per_image(setting: Setting) -> Case:
+    """Returns the CPU time of an image, in milliseconds: it does not depend on what else the machine does."""
+    ways = input_ways.CASES["JPEG folder by ImageSource"].ways
+    epochs = {name: ways[name][1](setting) for name in ("Pillow loop", OURS)}
+    found: dict[str, list[float]] = {name: [] for name in epochs}
+    for _ in range(3):
+        for name, epoch in epochs.items():
+            begin = time.process_time()
+            for _ in epoch():
+                pass
+            found[name].append((time.process_time() - begin) / setting.count * 1000)
+    return Case("JPEG folder, CPU time of an image", "ms", found)
 
 
 def _data_wait(folder: Path) -> Case:

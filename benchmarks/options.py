@@ -16,6 +16,7 @@ class Options:
       backends: The backends to run on, of those that are installed.
       device: Whether to use the accelerator.
       large: Whether to run the largest sizes as well.
+      workers: Threads or processes that read data; None for the number that is recommended here.
     """
 
     rounds: int = 5
@@ -23,6 +24,7 @@ class Options:
     backends: tuple[str, ...] = BACKENDS
     device: bool = False
     large: bool = False
+    workers: int | None = None
 
     @property
     def installed_backends(self) -> list[str]:

@@ -18,7 +18,7 @@ SUITES: dict[str, str] = {
     "models": "a CNN, an LSTM and a transformer beside the best setting of fit",
     "overhead": "everything on beside everything off",
     "short_fit": "whole calls of 50 steps, the first and the second, beside those of fit",
-    "input": "image folders, TFRecord, ArrayRecord, Parquet, Hugging Face datasets, beside tf.data and Grain",
+    "input": "image folders, TFRecord, ArrayRecord, Parquet, Hugging Face datasets, beside tf.data, Grain, PyTorch",
     "growth": "how cost grows with steps, metrics, variables, checkpoints and epochs",
     "evaluation": "evaluation, sample by sample",
     "zoo": "models that nobody tuned, each contender in a process of its own, beside fit (JAX)",

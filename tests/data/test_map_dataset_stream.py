@@ -129,15 +129,24 @@ def test_getitems_must_return_every_sample():
 
 
 def test_huggingface_returns_arrays_in_one_call(monkeypatch):
+    """Its format of arrays makes Python objects of every row: it formats one row, the others are converted."""
     dataset = huggingface(text=[[1, 2, 3], [4, 5, 6], [7, 8, 9]], label=[0, 1, 2])
     calls = []
     kind = type(dataset)
     original = kind.__getitem__
-    monkeypatch.setattr(kind, "__getitem__", lambda self, keys: calls.append(keys) or original(self, keys))
-    batch = next(MapDatasetStream(dataset, 2))
-    assert calls == [[0, 1]]
+
+    def recorded(self, keys):
+        calls.append((self.format["type"], keys))
+        return original(self, keys)
+
+    monkeypatch.setattr(kind, "__getitem__", recorded)
+    stream = MapDatasetStream(dataset, 2)
+    batch = next(stream)
+    assert calls[-1] == ("arrow", [0, 1])
     assert batch["text"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert batch["label"].dtype == np.int64
+    next(stream)
+    assert [keys for form, keys in calls if form != "arrow"] == [[0]]
     assert dataset.format["type"] is None  # the user's dataset is unchanged
 
 
@@ -249,8 +258,70 @@ def test_columns_of_a_hugging_face_dataset_are_the_stacked_samples():
     columns = {"x": np.arange(24.0).reshape(8, 3), "label": list(range(8)), "flag": [True, False] * 4}
     table = datasets.Dataset.from_dict(columns)
     stream, by_samples = (MapDatasetStream(table, 4, shuffle=True, seed=1) for _ in range(2))
-    by_samples._has_columns = False
+    by_samples._columns = None
     for one, other in zip(stream, by_samples, strict=True):
         assert list(one) == list(other)
         assert all(one[name].dtype == other[name].dtype for name in one)
         assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def table_of_all_kinds():
+    datasets = pytest.importorskip("datasets")
+    random = np.random.default_rng(0)
+    value, numbers = datasets.Value, random.integers(0, 100, (8, 6))
+    features = {
+        "double": value("float64"),
+        "half": value("float16"),
+        "byte": value("uint8"),
+        "flag": value("bool"),
+        "fixed": datasets.List(value("float32"), length=6),
+        "list": datasets.List(value("int32")),
+        "nested": datasets.List(datasets.List(value("int16"), length=3), length=2),
+        "image": datasets.Array2D((2, 3), "uint8"),
+        "class": datasets.ClassLabel(names=["a", "b"]),
+    }
+    columns = {
+        "double": random.random(8),
+        "half": random.random(8).astype(np.float16),
+        "byte": numbers[:, 0],
+        "flag": numbers[:, 1] > 50,
+        "fixed": random.random((8, 6)),
+        "list": numbers.tolist(),
+        "nested": numbers.reshape(8, 2, 3).tolist(),
+        "image": numbers.reshape(8, 2, 3).tolist(),
+        "class": numbers[:, 0] % 2,
+    }
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+@pytest.mark.parametrize("form", [None, "numpy", "arrow", "torch"])
+@pytest.mark.parametrize("rows", ["all", "selected"])
+def test_columns_are_what_the_format_of_arrays_returns(form, rows):
+    """The same bits and types, without a Python object for each row: only one row is formatted."""
+    table = table_of_all_kinds()
+    table = table if rows == "all" else table.shuffle(seed=1).select([6, 1, 3, 0])
+    expected = table.with_format("numpy")[:]
+    given = table.with_format(form)
+    (batch,) = MapDatasetStream(given, len(table))
+    assert list(batch) == list(expected)
+    for name, array in batch.items():
+        assert array.dtype == expected[name].dtype, name
+        np.testing.assert_array_equal(array, expected[name])
+        assert array.flags.writeable
+
+
+def test_columns_with_missing_numbers_are_read_as_formatted():
+    """Numbers are missing after the first row, which decides the types."""
+    table = huggingface(x=[1.0, None, 3.0], label=[0, 1, 2])
+    (batch,) = MapDatasetStream(table, 3)
+    np.testing.assert_array_equal(batch["x"], np.float32([1, np.nan, 3]))
+    assert batch["x"].dtype == np.float32
+
+
+def test_images_of_a_hugging_face_dataset_are_decoded():
+    datasets = pytest.importorskip("datasets")
+    images = np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    table = datasets.Dataset.from_dict({"image": list(images), "label": range(4)}, features=features)
+    (batch,) = MapDatasetStream(table, 4)
+    np.testing.assert_array_equal(batch["image"], images)

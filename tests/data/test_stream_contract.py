@@ -1,11 +1,14 @@
 """Every source meets the same contract; record files, which take longer, are in test_input_reader_resume.py."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from everstep.data import ArrayStream, IterableStream, TFDataStream
 from everstep.data.images import ImageDataConfig, ImageSource, ImageStream
+from everstep.data.parquet import ParquetSource, ParquetStream
 from everstep.testing import streams
 
 SAMPLES, BATCH = 11, 3
@@ -30,7 +33,9 @@ def make_arrays(shuffle, drop=False):
 
 
 def make_images(path, **values):
-    config = ImageDataConfig({"input_path": str(path), "size": [1, 2], "channels": 1, "workers": 2, **values})
+    config = ImageDataConfig(
+        {"input_path": str(path), "size": [1, 2], "channels": 1, "workers": 2, "worker_kind": "threads"} | values
+    )
     source = ImageSource(config)
     return lambda repeat: Numbers(source, BATCH, shuffle=True, seed=5, repeat=repeat, training=True)
 
@@ -53,8 +58,23 @@ def image_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    """Two files of several row groups, with borders inside of batches."""
+    folder = tmp_path_factory.mktemp("rows")
+    for name, rows in (("a", slice(0, 7)), ("b", slice(7, None))):
+        table = pa.table({"id": IDS[rows], "row": list(ROWS[rows])})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=2)
+    return str(folder / "*.parquet")
+
+
+def make_parquet(path, shuffle):
+    source = ParquetSource(path)
+    return lambda repeat: ParquetStream(source, BATCH, shuffle=shuffle, seed=5, repeat=repeat)
+
+
 @pytest.fixture
-def factories(image_folder):
+def factories(image_folder, parquet):
     batches = list(make_arrays(False)(False))
     samples = [{"id": number, "row": row} for number, row in zip(IDS, ROWS, strict=True)]
     return {
@@ -73,6 +93,8 @@ def factories(image_folder):
         "tf.data unknown length": lambda repeat: TFDataStream(dataset().filter(lambda batch: True), repeat=repeat),
         "images shuffled": make_images(image_folder),
         "images augmented": make_images(image_folder, augmentation={"colour": 0.5}),
+        "Parquet": make_parquet(parquet, False),
+        "Parquet shuffled": make_parquet(parquet, True),
         "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
     }
 
@@ -92,6 +114,8 @@ NAMES = [
     "tf.data cached shuffle",
     "images shuffled",
     "images augmented",
+    "Parquet shuffled",
+    "Parquet",
 ]
 FORWARD_ONLY = {"tf.data shuffled", "tf.data cached shuffle"}
 

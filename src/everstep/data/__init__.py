@@ -7,6 +7,7 @@ from everstep.data.input_reader import InputReader
 from everstep.data.iterables import IterableStream
 from everstep.data.labels import check_labels
 from everstep.data.map_dataset import MapDatasetStream
+from everstep.data.parquet import ParquetSource, ParquetStream
 from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.record_sources import pick_dataset_fn
 from everstep.data.source import make_stream, record_stream
@@ -24,6 +25,8 @@ __all__ = [
     "IterableStream",
     "MapDatasetStream",
     "MappedStream",
+    "ParquetSource",
+    "ParquetStream",
     "PyDatasetStream",
     "Stream",
     "TFDataStream",

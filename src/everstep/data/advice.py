@@ -6,6 +6,7 @@ from everstep.data.images.stream import ImageStream
 from everstep.data.input_reader import InputStream
 from everstep.data.iterables import IterableStream
 from everstep.data.map_dataset import MapDatasetStream
+from everstep.data.parquet import ParquetStream
 from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.stream import Stream
 from everstep.data.tf_data import TFDataStream
@@ -27,6 +28,8 @@ def how_to_feed_faster(stream: Stream) -> str:
             f"use {workers} workers or more (workers={workers}), store images at about the size they are scaled to, or "
             "augment less"
         )
+    if isinstance(stream, ParquetStream):
+        return "name only the columns that are needed, and write them without heavy compression"
     if isinstance(stream, PyDatasetStream):
         return f"add workers: PyDataset(workers={workers}, use_multiprocessing=True); or compute less in __getitem__"
     if isinstance(stream, TFDataStream | InputStream):

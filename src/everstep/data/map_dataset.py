@@ -8,6 +8,7 @@ import numpy as np
 
 from everstep.data import nest, randomness
 from everstep.data.arrays import check_batch_size
+from everstep.data.arrow_columns import HuggingFaceColumns, has_columns, in_numpy_format
 from everstep.data.stream import OwnRows, Part, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch
@@ -19,7 +20,8 @@ class MapDatasetStream(Stream):
         stream = MapDatasetStream(dataset, 32, shuffle=True, seed=0, repeat=True, drop_remainder=True)
 
     The order of an epoch is that of `ArrayStream`, so any position is found without reading what comes before it. If
-    the dataset has `__getitems__`, as in PyTorch and `datasets`, a batch is one call of that.
+    the dataset has `__getitems__`, as in PyTorch and `datasets`, a batch is one call of that. Columns of numbers of a
+    Hugging Face dataset are converted from Arrow at once, see `arrow_columns.py`.
 
     Samples are any nesting of dicts and tuples; a list of numbers is an array. The dataset's code may draw from
     `random` and `np.random`, which are set from seed, epoch and batch meanwhile.
@@ -46,8 +48,10 @@ class MapDatasetStream(Stream):
         repeat: bool = False,
         drop_remainder: bool = False,
     ):
-        self._dataset, self._size = _as_arrays(dataset), _length(dataset)
-        self._has_columns = self._dataset is not dataset  # a Hugging Face dataset in NumPy's format
+        self._dataset, self._size = dataset, _length(dataset)
+        self._columns: HuggingFaceColumns | None = None
+        if has_columns(dataset):
+            self._dataset, self._columns = in_numpy_format(dataset), HuggingFaceColumns(dataset)
         check_batch_size(batch_size, self._size, drop_remainder)
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         full, rest = divmod(self._size, batch_size)
@@ -75,11 +79,11 @@ class MapDatasetStream(Stream):
         """
         for number, indices in self._indices(epoch, batch):
             own = rows(len(indices))
-            part: Batch | None = None
-            if not self._draws and self._form is not None:
+            part: Batch | None = self._columns.read(indices[own]) if self._columns is not None else None
+            if part is None and not self._draws and self._form is not None:
                 drawn = randomness.DrawDetector()
                 with randomness.for_batch(self._seed, epoch, number), drawn:
-                    part = self._batch_of(indices[own])
+                    part = stacked(self._samples(indices[own]), indices[own])
                 self._draws = drawn.any
             if part is None or self._draws or nest.form(part) != self._form:
                 whole = self._whole(epoch, number, indices)
@@ -94,29 +98,12 @@ class MapDatasetStream(Stream):
             yield number, order[number * self._batch_size : (number + 1) * self._batch_size].tolist()
 
     def _whole(self, epoch: int, number: int, indices: list[int]) -> Batch:
-        with randomness.for_batch(self._seed, epoch, number):
-            batch = self._batch_of(indices)
+        batch: Batch | None = self._columns.read(indices) if self._columns is not None else None
+        if batch is None:
+            with randomness.for_batch(self._seed, epoch, number):
+                batch = stacked(self._samples(indices), indices)
         self._form = nest.form(batch)
         return batch
-
-    def _batch_of(self, indices: list[int]) -> Batch:
-        columns = self._columns(indices)
-        return stacked(self._samples(indices), indices) if columns is None else columns
-
-    def _columns(self, indices: list[int]) -> Batch | None:
-        """Returns a batch that the dataset has as columns, as Hugging Face does: nothing is cut and stacked again.
-
-        None if samples must be read one by one: of other datasets, and where their shapes differ, which `stacked`
-        reports.
-        """
-        if not self._has_columns:
-            return None
-        batch = self._dataset[indices]
-        arrays = isinstance(batch, Mapping) and all(
-            isinstance(column, np.ndarray) and column.dtype != object and len(column) == len(indices)
-            for column in batch.values()
-        )
-        return dict(batch) if arrays and batch else None
 
     def _samples(self, indices: list[int]) -> list[Any]:
         at_once = getattr(self._dataset, "__getitems__", None)
@@ -194,13 +181,6 @@ def _is_numbers(part: Any) -> bool:
     if isinstance(part, list):
         return all(map(_is_numbers, part))
     return isinstance(part, (Number, np.generic))
-
-
-def _as_arrays(dataset: Any) -> Any:
-    """Returns a Hugging Face dataset that returns arrays, unless the user has set another format."""
-    form = getattr(dataset, "format", None)
-    is_plain = isinstance(form, Mapping) and "type" in form and form["type"] is None
-    return dataset.with_format("numpy") if is_plain and hasattr(dataset, "with_format") else dataset
 
 
 def _length(dataset: Any) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 
 from everstep.data import nest, randomness, sparse
 from everstep.data.stream import EmptyDataError, Stream
-from everstep.data.workers import Processes, Threads, Workers, why_no_processes
+from everstep.data.worker_processes import Processes
+from everstep.data.workers import Threads, Workers, why_no_processes
 from everstep.errors import UsageError
 from everstep.types import Batch
 

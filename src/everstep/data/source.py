@@ -19,6 +19,7 @@ from everstep.data.images.stream import ImageStream
 from everstep.data.input_reader import InputReader, InputStream
 from everstep.data.iterables import IterableStream
 from everstep.data.map_dataset import MapDatasetStream, no_length
+from everstep.data.parquet import ParquetSource, ParquetStream
 from everstep.data.py_dataset import PyDatasetStream
 from everstep.data.sparse import Rows, is_sparse_or_ragged
 from everstep.data.stream import Stream
@@ -37,9 +38,9 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     leaves are all arrays counts as arrays; pass a list of batches as `lambda: batches`.
 
     Args:
-      source: A Stream; an `ImageSource`; arrays in any nesting; a `tf.data.Dataset`; a Grain `DataLoader`,
-        `MapDataset` or `IterDataset`; a `keras.utils.PyDataset`; a dataset with `__len__` and `__getitem__`, such as
-        one of PyTorch or Hugging Face; a function that returns an iterator; an iterable.
+      source: A Stream; an `ImageSource` or `ParquetSource`; arrays in any nesting; a `tf.data.Dataset`; a Grain
+        `DataLoader`, `MapDataset` or `IterDataset`; a `keras.utils.PyDataset`; a dataset with `__len__` and
+        `__getitem__`, such as one of PyTorch or Hugging Face; a function that returns an iterator; an iterable.
       config: Batch size and choices; `limit_batches` applies to every source.
       training: Whether it is training data, if `config.is_training` is None.
       seed: The run's seed, used if `config.seed` is None.
@@ -62,6 +63,8 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     elif isinstance(source, ImageSource):
         images = source.subset(training)
         stream = ImageStream(images, batch_size, **order, drop_remainder=drop_remainder, training=training)
+    elif isinstance(source, ParquetSource):
+        stream = ParquetStream(source, batch_size, **order, drop_remainder=drop_remainder)
     elif _is_dataset(source):
         samples = is_unbatched(source)
         batches = source.batch(batch_size, drop_remainder=drop_remainder) if samples else source
@@ -168,7 +171,7 @@ def makes_batches(source: Any) -> bool:
     """Whether a source yields batches, so that the configured batch size has no effect."""
     if _is_dataset(source):
         return not is_unbatched(source)
-    if isinstance(source, ImageSource):
+    if isinstance(source, ImageSource | ParquetSource):
         return False
     if _is_grain(source):
         return False  # only its first element shows whether it is a batch

@@ -1,6 +1,7 @@
-"""Threads and processes that compute several batches of a dataset at once, and return them in order.
+"""Workers that compute several batches of a dataset at once, and return them in order.
 
-Their number follows one rule, `recommended_workers`: a core for each, and one left for the training thread.
+Threads are here, processes in `worker_processes.py`. Their number follows one rule, `recommended_workers`: a core for
+each, and one left for the training thread.
 """
 
 import abc
@@ -13,16 +14,10 @@ import multiprocessing
 import os
 import pathlib
 import queue
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-import numpy as np
-
-from everstep.data import randomness
-from everstep.errors import TrainingError, UsageError
 
 MOST_WORKERS = 16
 """More workers seldom help: reading, or copying their batches to the training process, is the limit then."""
@@ -117,63 +112,6 @@ class Threads(Workers):
                 jobs.put(None)
 
 
-class Processes(Workers):
-    """Worker processes, each with a copy of the dataset as it was when they were started.
-
-    They are spawned, not forked: a fork of a process with a backend's threads may hang. So the dataset's class must be
-    importable, and the program's own code must be under `if __name__ == "__main__":`; see `why_no_processes`.
-    """
-
-    def __init__(self, dataset: Any, workers: int, ahead: int) -> None:
-        super().__init__(dataset, workers, ahead)
-        self.broken = False
-        self._seed = self._epoch = 0
-        self._pool = concurrent.futures.ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), initializer=_initialize, initargs=(dataset,)
-        )
-
-    def draw_for(self, seed: int, epoch: int) -> None:
-        """Sets the seed and the epoch of the next batches, which with a batch's place determine its random numbers."""
-        self._seed, self._epoch = seed, epoch
-
-    def map(self, numbers: Numbers) -> Iterator[Any]:
-        """Yields the batches in the order of their numbers.
-
-        Raises:
-          UsageError: The dataset, or a batch, cannot be sent to another process.
-          TrainingError: A process has ended, or could not be started.
-        """
-        seed, epoch = self._seed, self._epoch
-        try:
-            yield from self._in_order(
-                lambda place, number: (
-                    self._pool.submit(_compute, number, randomness.seed_of(seed, place), epoch).result
-                ),
-                numbers,
-            )
-        except concurrent.futures.BrokenExecutor as error:
-            self.broken = True
-            raise TrainingError(
-                f"a worker process of {type(self._dataset).__name__} has ended: it was killed, ran out of memory, or "
-                "could not be started",
-                remedy="the dataset's class must be importable, and the program's own code be under "
-                "`if __name__ == '__main__':`",
-            ) from error
-        except Exception as error:
-            if "pickl" not in f"{type(error).__name__} {error}".lower():
-                raise
-            raise UsageError(
-                f"{type(self._dataset).__name__} has use_multiprocessing=True, but cannot be sent to another process "
-                f"({error})",
-                remedy="define its class at the top of a module and keep open files and lambdas out of it, or set "
-                "use_multiprocessing=False for threads",
-            ) from error
-
-    def close(self) -> None:
-        """Stops the processes."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
 def why_no_processes(dataset: Any) -> str:
     """Returns why processes cannot compute the batches of a dataset; empty if nothing is known against it.
 
@@ -197,19 +135,3 @@ def _is_guarded(path: str) -> bool:
         return True
     tests = [node.test for node in program.body if isinstance(node, ast.If)]
     return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
-
-
-_dataset: Any = None  # in a worker process: its copy of the dataset
-
-
-def _initialize(dataset: Any) -> None:
-    global _dataset
-    end_with_parent()
-    _dataset = dataset
-
-
-def _compute(number: Any, seed: int, epoch: int) -> Any:
-    words = randomness.generator(seed, epoch).integers(2**32, size=16)  # as BorrowedRandomness does
-    random.seed(words.tobytes())
-    np.random.seed(words)
-    return _dataset[number]

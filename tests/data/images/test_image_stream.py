@@ -31,9 +31,9 @@ def read(one, count):
 
 WORKERS = [
     {"workers": 1},
-    {"workers": 3},
+    {"workers": 3, "worker_kind": "threads"},
     {"workers": None},
-    pytest.param({"workers": 2, "worker_kind": "processes"}, marks=pytest.mark.full),
+    {"workers": 2},
 ]
 
 

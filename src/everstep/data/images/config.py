@@ -81,7 +81,7 @@ class ImageDataConfig(DataConfig):
     workers: int | None = None
     """Images decoded at the same time. None: a worker for each core but one; 0: in the thread that reads batches."""
     worker_kind: Literal["auto", "threads", "processes"] = "auto"
-    """Threads or processes. Auto: threads for up to four workers; more are faster as processes, which start slowly."""
+    """Threads or processes. Auto: a thread for one worker; more are processes, which start in about a second."""
 
     @property
     def height_and_width(self) -> tuple[int, int]:

@@ -53,6 +53,11 @@ class Transform:
         """Returns the transform that a config describes."""
         return cls(*config.height_and_width, config.channels, config.resize, config.augmentation)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the result."""
+        return self.height, self.width, self.channels
+
     def __call__(self, data: bytes, random: np.random.Generator | None = None) -> np.ndarray:
         """Returns the pixels, uint8 (height, width, channels).
 
@@ -68,7 +73,7 @@ class Transform:
         image = self._scaled(image, self._box(*image.size, part))
         if random is not None:
             image = augmented(image, self.augmentation, random)
-        return np.asarray(image).reshape(self.height, self.width, self.channels)
+        return np.asarray(image).reshape(self.shape)
 
     def _box(self, width: int, height: int, part: np.ndarray | None) -> Box:
         """Returns what is cut out of an image: left, upper, right and lower edge."""

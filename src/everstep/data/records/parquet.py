@@ -81,6 +81,15 @@ class Parquet(Records):
                 found[place] = row
         return found
 
+    def read_chunk(self, number: int) -> Any:
+        """Returns the rows of one of the `chunks` as a `pyarrow.Table`, which is not kept.
+
+        Raises:
+          UsageError: It is damaged.
+        """
+        with self._lock:
+            return self._read_group(int(np.flatnonzero(np.diff(self._ends))[number]))
+
     def _group(self, group: int) -> Any:
         """Returns a row group, as a table."""
         with self._lock:
