@@ -67,13 +67,13 @@ def _start_children_sooner(folder: Path) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips whole files, without importing them.
 
-    On a further backend, files without backend tests. With `--quick`, files whose tests train on the backend or start
-    processes: they take nine tenths of the time.
+    On a further backend, files without backend tests; with `-m gpu`, those without tests for a GPU. With `--quick`,
+    files whose tests train on the backend or start processes: they take nine tenths of the time.
     """
     if not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text("utf-8")
-    if config.getoption("markexpr").startswith("backend") and "mark.backend" not in text:
+    if any(config.getoption("markexpr").startswith(mark) and f"mark.{mark}" not in text for mark in ("backend", "gpu")):
         return True
     if config.getoption("--quick") and any(word in text for word in _SLOW):
         return True
