@@ -7,13 +7,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input install
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-others test-full lint format bench docs release clean
+.PHONY: help demo check test test-others test-full test-gpu lint format bench docs release clean
 
 help:
 	@echo "make demo       train, evaluate and export mnist/mlp in runs/demo"
 	@echo "make check      lint, types, and the tests that train nothing: about two minutes"
 	@echo "make test       lint, types and tests"
 	@echo "make test-full  the same with the heavy versions of the tests, and Keras's own tests through fit"
+	@echo "make test-gpu   engines, kills, exports and certified programs on a machine with a GPU that has PyTorch and JAX"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop and its data beside their peers; fails below a bar"
@@ -57,6 +58,22 @@ test-full: lint $(VENV)/.torch
 	$(PYTEST) -n 3 --backend torch -m "backend and (full or not full)" $(PYTEST_ARGS) || status=1; \
 	exit $$status
 	$(BIN)/python -m tools.keras_tests
+
+# On JAX and on PyTorch at once: most of the time goes into compiling. `tools/gpu_wheels.py` carries what is missing.
+GPU := build/gpu
+GPU_PYTEST := XLA_PYTHON_CLIENT_PREALLOCATE=false $(GPU)/bin/python -m pytest -n $(GPU_WORKERS) -m gpu --durations 8
+GPU_WORKERS ?= 7
+
+test-gpu: $(GPU)/.everstep
+	@nvidia-smi -L || echo "== there is no NVIDIA GPU: these tests run on the CPU"
+	@$(GPU_PYTEST) --backend torch $(PYTEST_ARGS) >$(GPU)/torch.log 2>&1 & torch=$$!; \
+	echo "== JAX"; $(GPU_PYTEST) --backend jax $(PYTEST_ARGS); jax=$$?; \
+	echo "== PyTorch"; wait $$torch; torch=$$?; cat $(GPU)/torch.log; exit $$((jax | torch))
+
+$(GPU)/.everstep: pyproject.toml $(wildcard build/gpu-wheels.tar.xz)
+	@echo "== installing what PyTorch and JAX do not bring into $(GPU)"
+	@$(PYTHON) -m tools.gpu_wheels install
+	@touch $@
 
 # ---- how tests are started: all of them on one backend, and on the others what depends on it ----------------------
 # Bytecode is kept, whatever the environment says: tests start many processes, and each would compile everything anew.

@@ -67,13 +67,17 @@ def _start_children_sooner(folder: Path) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips whole files, without importing them.
 
-    On a further backend, files without backend tests. With `--quick`, files whose tests train on the backend or start
-    processes: they take nine tenths of the time.
+    On a further backend, files without backend tests. With `-m gpu`, files and folders without tests for a GPU: what
+    they import may not be there. With `--quick`, files whose tests train on the backend or start processes: they take
+    nine tenths of the time.
     """
+    mark = config.getoption("markexpr").partition(" ")[0]
+    if mark == "gpu" and collection_path.is_dir():
+        return not any("mark.gpu" in path.read_text("utf-8") for path in collection_path.rglob("test_*.py")) or None
     if not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text("utf-8")
-    if config.getoption("markexpr").startswith("backend") and "mark.backend" not in text:
+    if mark in ("backend", "gpu") and f"mark.{mark}" not in text:
         return True
     if config.getoption("--quick") and any(word in text for word in _SLOW):
         return True

@@ -211,3 +211,14 @@ def test_show(everstep: Any, finished: Path) -> None:
     assert "attempt 1" in text
     assert ": killed\n" in text
     assert everstep("runs", "show", ".").err.startswith("everstep: error: '.' is not a run directory")
+
+
+def test_show_says_how_far_the_bits_on_a_gpu_can_be_repeated(everstep: Any, finished: Path) -> None:
+    assert "exactness" not in everstep("runs", "show", "runs/a").out
+    record = json.loads((finished / "run.json").read_text())
+    replaced = ["gradient of an embedding", "gradient of max pooling"]
+    record["exactness"] = {"level": "deterministic option", "replaced": replaced, "reason": "scatter can race"}
+    (finished / "run.json").write_text(json.dumps(record))
+    [line] = [line for line in everstep("runs", "show", "runs/a").out.splitlines() if line.startswith("exactness")]
+    expected = "deterministic option (gradient of an embedding, gradient of max pooling): scatter can race"
+    assert line.removeprefix("exactness").strip() == expected

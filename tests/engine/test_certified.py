@@ -1,5 +1,6 @@
 """Programs that were shown to repeat their bits: the engine certifies those for the CPU, too, in these tests."""
 
+import concurrent.futures
 import dataclasses
 import json
 import logging
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -52,16 +54,16 @@ def certifies(monkeypatch):
 
 @pytest.fixture
 def noisy(monkeypatch):
-    """Returns a function that makes programs race: those that are lowered in one of these ways."""
+    """Returns a function that makes programs race that are lowered in one of these ways; "no" and a way: that fail."""
     ways, counted = [], iter(range(10**6))
     original = Certifier._compile
 
     def compiled(self, lowered, options):
         program = original(self, lowered, options)
         way = "option" if options.get("xla_gpu_deterministic_ops") else "autotuned"
-        if way not in ways:
-            return program
-        return _Racing(program, counted)
+        if f"no {way}" in ways:
+            raise RuntimeError("UNIMPLEMENTED: there is no such kernel\nwith details")
+        return _Racing(program, counted) if way in ways else program
 
     monkeypatch.setattr(Certifier, "_compile", compiled)
     return ways.extend
@@ -140,6 +142,40 @@ def test_another_attempt_calls_steps_as_the_first_one_and_repeats_nothing(tmp_pa
     assert found["digest"] == whole["digest"]
 
 
+OTHER = "is not the one that this run began with"
+
+
+def test_the_program_of_another_model_is_told(tmp_path, certifies, caplog):
+    certifies(EVERY)
+    fitted(tmp_path / "run", epochs=1)
+    fitted(tmp_path / "run", epochs=2, allow_change="epochs")
+    assert OTHER not in caplog.text
+    changed = model()
+    changed.layers[0].activation = keras.activations.tanh
+    fitted(tmp_path / "run", changed, epochs=3, allow_change=["epochs", "task"])
+    assert caplog.text.count("the program of the train steps " + OTHER) == 2  # for each of the two sizes of batches
+    caplog.clear()
+    fitted(tmp_path / "run", changed, epochs=4, allow_change="epochs")
+    assert OTHER not in caplog.text
+
+
+def test_models_that_train_at_once_keep_their_programs_apart(tmp_path, certifies):
+    certifies(EVERY)
+    names = ["one", "two", "three"]
+    opened = threading.Barrier(len(names))
+    waiting = [keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: opened.wait(60)) for _ in names]
+    built = [model() for _ in names]
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        done = [
+            threads.submit(fitted, tmp_path / name, one, callbacks=[callback])
+            for name, one, callback in zip(names, built, waiting, strict=True)
+        ]
+        records = [one.result() for one in done]
+    assert {record["exactness"]["level"] for record in records} == {exactness.CERTIFIED}
+    assert len({json.dumps(kept(tmp_path / name)["used"]) for name in names}) == 1
+    assert all(len(kept(tmp_path / name)["used"]) == 2 for name in names)
+
+
 def test_a_second_fit_of_a_model_keeps_its_programs_with_the_new_run(tmp_path, certifies, replays):
     certifies(EVERY)
     trained = model()
@@ -174,9 +210,22 @@ def test_a_program_that_races_is_compiled_with_the_option(tmp_path, certifies, n
     assert "may end with other bits" not in caplog.text
 
 
-def test_where_nothing_repeats_auto_warns_and_trains(tmp_path, certifies, noisy, caplog):
+def test_a_program_that_xla_cannot_make_is_compiled_with_the_option(tmp_path, certifies, noisy):
+    plain = fitted(tmp_path / "plain")
+    certifies(EVERY)
+    noisy(["no autotuned"])
+    found = fitted(tmp_path / "run")
+    assert found["exactness"] == {
+        "level": exactness.OPTION,
+        "reason": "UNIMPLEMENTED: there is no such kernel",
+    }
+    assert found["digest"] == plain["digest"]
+
+
+@pytest.mark.parametrize("ways", [["autotuned", "option"], ["autotuned", "no option"]])
+def test_where_nothing_repeats_auto_warns_and_trains(tmp_path, certifies, noisy, caplog, ways):
     certifies(NO)
-    noisy(["autotuned", "option"])
+    noisy(ways)
     found = fitted(tmp_path / "run")
     assert found["status"] == "finished"
     assert found["exactness"]["level"] == exactness.NONE
@@ -189,8 +238,10 @@ def test_where_nothing_repeats_true_refuses_by_the_name_of_the_argument(tmp_path
     noisy(["autotuned", "option"])
     with pytest.raises(UsageError) as caught:
         fitted(tmp_path / "run", deterministic=True)
-    assert caught.value.key in ("runtime.deterministic", "deterministic")
-    assert caught.value.received is True
+    [problem] = caught.value.problems
+    assert (problem.key, problem.received) == ("deterministic", True)
+    assert "differed when a step was repeated" in problem.reason
+    assert problem.remedy == "leave it out, or use another device"
 
 
 def test_without_determinism_nothing_is_compared(tmp_path, certifies, noisy):
@@ -280,6 +331,7 @@ def test_a_killed_process_resumes_with_the_same_bits(tmp_path, deletes_cache):
         arguments = [str(tmp_path / directory), str(long_step), str(killed_in)]
         done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True)
         assert done.returncode == (-signal.SIGKILL if killed_in >= 0 else 0), done.stderr
+        assert OTHER not in done.stderr
         return read(tmp_path / directory)
 
     whole = trained("whole", EVERY)
@@ -387,14 +439,18 @@ def entry(operation, kernel):
 
 def test_choices_are_added_and_the_first_ones_stay():
     before = "version: 3\n" + entry("a", 1) + entry("b", 2)
-    joined, differing = joined_choices(before, "version: 3\n" + entry("b", 7) + entry("c", 3))
-    assert differing == 1
+    joined = joined_choices(before, "version: 3\n" + entry("b", 7) + entry("c", 3))
     assert joined == "version: 3\n" + entry("b", 2) + entry("c", 3) + entry("a", 1)
-    assert joined_choices(joined, before)[1] == 0
-    assert joined_choices("", before) == (before, 0)
+    assert joined_choices("", before) == before
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"programs": {"a": ""}}'])
+DAMAGED = [
+    *("", "[]", "{", '{"programs": {"a": ""}}', '{"device": "cpu", "jaxlib": "1", "calls": []}'),
+    '{"device": "cpu", "jaxlib": "1", "calls": {"train": {"of another version": 1}}, "programs": {"a": ""}}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_file_counts_as_none(tmp_path, text):
     (tmp_path / "certified.json").write_text(text)
     found = Programs(tmp_path)
@@ -408,4 +464,13 @@ def test_runs_agree_where_both_have_decided():
     other.decide("train", Calls(several=True, autotuned=False, step_ms=0.2))
     assert one.agrees_with(other)
     other.decide("train", dataclasses.replace(Calls(several=True, autotuned=False), several=False))
+    assert not one.agrees_with(other)
+
+
+def test_runs_with_other_programs_do_not_agree():
+    one, other = Programs(), Programs()
+    one.use("train ab", "tuned so")
+    other.use("validation ab", "tuned so")
+    assert one.agrees_with(other)
+    other.use("train ab", "tuned otherwise")
     assert not one.agrees_with(other)

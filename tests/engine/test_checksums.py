@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-pytestmark = [pytest.mark.backend, pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="by the host")]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.gpu,
+    pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="by the host"),
+]
 
 
 def checksum(array, dtype):

@@ -8,7 +8,7 @@ from everstep.testing.engines.device_data import check_same_bits_from_the_device
 from everstep.testing.engines.running import check_same_bits_for_every_split
 from everstep.testing.engines.state import OPTIMIZERS, check_every_optimizer_has_keys
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.gpu]
 
 
 # What is refused, half precision and evaluations hardly depend on how steps are compiled.

@@ -13,15 +13,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from everstep.engine.certified import _platform
 from everstep.engine.ordered_sums import EMBEDDING, POOLING, ordered_sums
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.gpu]
+
+PLATFORM = _platform()
 
 
 def both(function, *arguments):
     """Returns what was replaced, and the results of a function without and with the replacement."""
     plain = jax.jit(lambda *values: function(*values)).lower(*arguments).compile()(*arguments)
-    with ordered_sums("cpu") as replaced:
+    with ordered_sums(PLATFORM) as replaced:
         program = jax.jit(lambda *values: function(*values)).lower(*arguments).compile()
     return set(replaced), np.asarray(plain), np.asarray(program(*arguments))
 
@@ -90,7 +93,7 @@ def test_nothing_is_replaced_outside_of_the_block():
     function = lambda t, p, u: t.at[p].add(u)  # noqa: E731
     arguments = np.zeros((4, 2), "float32"), np.array([0, 1, 1]), np.ones((3, 2), "float32")
     before = jax.jit(lambda *values: function(*values)).lower(*arguments).as_text()
-    with ordered_sums("cpu"):
+    with ordered_sums(PLATFORM):
         inside = jax.jit(lambda *values: function(*values)).lower(*arguments).as_text()
     after = jax.jit(lambda *values: function(*values)).lower(*arguments).as_text()
     assert before == after

@@ -12,7 +12,7 @@ from everstep.data.config import DataConfig
 from everstep.engine import backend, xla
 from everstep.errors import UsageError
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.gpu]
 
 IS_JAX = keras.backend.backend() == "jax"
 

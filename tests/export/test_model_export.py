@@ -10,6 +10,8 @@ from everstep.export.keras_file import export_keras
 from everstep.export.model_export import evaluated_weights, export_all, sample_inputs
 from everstep.task.optim.ema import ExponentialMovingAverage
 
+pytestmark = pytest.mark.gpu
+
 
 def test_random_inputs_have_the_structure_that_the_model_declares():
     named = {"a": keras.Input((None, 2), name="a"), "b": keras.Input((3,), dtype="int32", name="b")}
@@ -98,7 +100,9 @@ def test_a_model_that_cannot_be_called_is_reported_without_the_data(tmp_path, ca
     model = Picky()
     model.built = True
     assert export_all(model, tmp_path / "out", {"x": np.full((8, 50), 0.123456, "float32")}) == []
-    assert all("expected a mask" in message for message in caplog.messages)
+    tried = [message for message in caplog.messages if "needs the package" not in message]  # without TensorFlow
+    assert tried
+    assert all("expected a mask" in message for message in tried)
     assert "0.123456" not in caplog.text
 
 

@@ -14,7 +14,7 @@ from everstep.errors import UsageError
 from everstep.export.model_export import export_all
 from everstep.export.torch_program import export_torch_program
 
-pytestmark = pytest.mark.backend
+pytestmark = [pytest.mark.backend, pytest.mark.gpu]
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 8)).astype("float32")

@@ -11,6 +11,8 @@ from benchmarks.reliability.process import Job
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 SHORT = ("trainer.train_steps=60", "--no-export")
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.mark.backend
 @pytest.mark.daily("jax")  # on the others: tests/frontends/test_entry_points.py

@@ -520,3 +520,5 @@ def test_another_loop_is_reported(caplog):
     assert not caplog.text
     report_loop({"device": "gpu", "loop": "cuda graph"}, {"device": "gpu", "loop": "eager"})
     assert "in another way than in the last attempt: loop cuda graph -> eager" in caplog.text
+    report_loop({"device": "gpu", "kind": "A100"}, {"device": "gpu", "kind": "H200"})
+    assert "than in the last attempt, so the bits may differ: kind A100 -> H200" in caplog.text

@@ -60,13 +60,18 @@ def options_of(deterministic: Any) -> dict[str, bool]:
     return _FAST if deterministic is False else _DETERMINISTIC
 
 
+_UNSUPPORTED = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What JAX and XLA raise where they lack a form of an operation."""
+
+
 class Program(NamedTuple):
-    """A compiled program, and how far it repeats its bits."""
+    """A compiled program, and how far it repeats its bits; None if it cannot be made."""
 
     compiled: Any
     level: str
     replaced: Set[str] = frozenset()
     reason: str = ""
+    name: str = ""
 
 
 class Certifier:
@@ -143,6 +148,8 @@ class Certifier:
                 logger.info("each call holds one step from now on; %s", reason)
                 return None, single_steps(call.state_before(), block)
         self._used.append(program)
+        if program.name:
+            self.programs.use(f"{kind} {call.shapes}", program.name)
         return program.compiled, call.results
 
     def move_to(self, programs: Programs) -> None:
@@ -205,14 +212,21 @@ class Certifier:
     def _autotuned(
         self, function: Callable[[str], Any], call: "Call", is_timed: bool = False, single_steps: Any = None
     ) -> Program:
-        with ordered_sums(_platform()) as replaced:
-            lowered = function("ordered").lower(call.state_before(), call.block)
-        compiled = self._compile(lowered, _FAST | _ORDERED_SCATTER)
-        racing = racing_operations(_text(compiled))
-        reason = f"{', '.join(sorted(racing))} can race" if racing else ""
-        if reason := reason or self._why_not(compiled, call, is_timed, single_steps):
+        traced, name = function("ordered").trace(call.state_before(), call.block), ""
+        replaced: Set[str] = frozenset()
+        try:
+            with ordered_sums(_platform()) as replaced:
+                lowered = traced.lower()
+            compiled = self._compile(lowered, _FAST | _ORDERED_SCATTER)
+            if racing := racing_operations(_text(compiled)):
+                reason = f"{', '.join(sorted(racing))} can race"
+            else:
+                name, reason = self._judged(compiled, call, is_timed, single_steps)
+        except _UNSUPPORTED as error:
+            compiled, reason = None, _why_unsupported(error)
+        if reason:
             return Program(compiled, exactness.NONE, reason=reason)
-        return Program(compiled, exactness.REPLACED if replaced else exactness.CERTIFIED, frozenset(replaced))
+        return Program(compiled, exactness.REPLACED if replaced else exactness.CERTIFIED, frozenset(replaced), "", name)
 
     def _with_option(
         self,
@@ -222,19 +236,24 @@ class Certifier:
         is_timed: bool = False,
         single_steps: Any = None,
     ) -> Program:
+        traced, name = function("deterministic").trace(call.state_before(), call.block), ""
+        replaced: Set[str] = frozenset()
         try:
             with ordered_sums(_platform()) as replaced, deterministic_libraries(_platform()):
-                lowered = function("deterministic").lower(call.state_before(), call.block)
+                lowered = traced.lower()
             compiled = self._compile(lowered, _DETERMINISTIC)
-            why_not = self._why_not(compiled, call, is_timed, single_steps)
-        except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # XLA lacks the form of an operation
-            compiled, why_not = None, str(error).splitlines()[0]
+            name, why_not = self._judged(compiled, call, is_timed, single_steps)
+        except _UNSUPPORTED as error:
+            compiled, why_not = None, _why_unsupported(error)
         if why_not:
             return Program(compiled, exactness.NONE, reason="; ".join(filter(None, [reason, why_not])))
-        return Program(compiled, exactness.OPTION, frozenset(replaced), reason)
+        return Program(compiled, exactness.OPTION, frozenset(replaced), reason, name)
 
-    def _why_not(self, compiled: Any, call: "Call", is_timed: bool, single_steps: Any) -> str:
-        """Returns why a program does not repeat its bits; if it does, "", and its results are those of the call."""
+    def _judged(self, compiled: Any, call: "Call", is_timed: bool, single_steps: Any) -> tuple[str, str]:
+        """Returns the name of a program, and why it does not repeat its bits.
+
+        If it does, the reason is empty, and its results are those of the call.
+        """
         name = fingerprint(compiled)
         known = self.programs.verdict(name)
         if known is None or is_timed:
@@ -245,7 +264,7 @@ class Certifier:
             self.programs.judge(name, known)
         if not known:
             call.ensure(compiled)
-        return known
+        return name, known
 
     def _compile(self, lowered: Any, options: Mapping[str, Any]) -> Any:
         known = {name: value for name, value in options.items() if _is_known(name)}
@@ -261,12 +280,13 @@ class Call:
 
     Attributes:
       block: The batches.
+      shapes: A digest of the shapes and types of the state and of the batches.
       results: What the last run returned.
       seconds: The duration of the quickest run of the last program that was repeated.
     """
 
     def __init__(self, state: Sequence[Any], block: Any, changing: Sequence[int]) -> None:
-        self.block, self.seconds = block, math.inf
+        self.block, self.shapes, self.seconds = block, _shapes((list(state), block)), math.inf
         self.results: tuple[Sequence[Any], Any, Any] = list(state), [], None
         self._changing = changing
         self._kept: list[np.ndarray] | None = None
@@ -316,6 +336,17 @@ class Call:
         self.results = jax.block_until_ready(program(state, self.block))
         self._ran = program
         return time.perf_counter() - begin
+
+
+def _why_unsupported(error: Exception) -> str:
+    """Returns an error of JAX or XLA as a reason."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _shapes(values: Any) -> str:
+    leaves, structure = jax.tree.flatten(values)
+    text = f"{structure} {[(leaf.shape, str(leaf.dtype)) for leaf in leaves]}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _host_copies(values: Sequence[Any]) -> list[np.ndarray]:

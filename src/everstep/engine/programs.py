@@ -9,12 +9,16 @@
 
     {"device": "NVIDIA H200", "jaxlib": "0.11.2",
      "calls": {"train": {"several": false, "autotuned": true, "reason": "", "step_ms": 7.24}},
-     "programs": {"<digest of a program>": "" or why it does not repeat}}
+     "programs": {"<digest of a program>": "" or why it does not repeat},
+     "used": {"train <digest of shapes>": "<digest of the program that runs such steps>"}}
+
+If a later process of the run makes another program for the same shapes, it says so: the bits may differ.
 
 What was found on another kind of device, or with another XLA, does not count.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import json
 import logging
@@ -31,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 CHOICES, CERTIFIED = "autotuning.pbtxt", "certified.json"
 
-_current: list["Programs"] = []
+_current: contextvars.ContextVar["Programs | None"] = contextvars.ContextVar("programs", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Programs:
         self._directory = directory
         self._verdicts: dict[str, str] = {}
         self._calls: dict[str, Calls] = {}
+        self._used: dict[str, str] = {}
         self.changed = ""
         if directory is None:
             return
@@ -70,8 +75,7 @@ class Programs:
             differing = [(name, value) for name, value in where().items() if stored[name] != value]
             self.changed = ", ".join(f"{name} {stored[name]} -> {value}" for name, value in differing)
         if not self.changed:
-            self._verdicts = dict(stored.get("programs", {}))
-            self._calls = {kind: Calls(**one) for kind, one in stored.get("calls", {}).items()}
+            self._verdicts, self._calls, self._used = (stored.get(key, {}) for key in ("programs", "calls", "used"))
             self._load_choices(directory / CHOICES)
 
     def verdict(self, name: str) -> str | None:
@@ -92,19 +96,35 @@ class Programs:
         self._calls[kind] = calls
         self._write()
 
+    def use(self, steps: str, name: str) -> None:
+        """Records which program runs some steps; warns if an earlier attempt had another one.
+
+        Args:
+          steps: The kind and the shapes of the steps.
+          name: The digest of the program.
+        """
+        if (before := self._used.get(steps)) == name:
+            return
+        if before is not None:
+            text = "the program of the %s steps is not the one that this run began with, so the bits may differ: %s"
+            logger.warning(text, steps.split()[0], "their code has changed, or XLA has chosen other kernels")
+        self._used[steps] = name
+        self._write()
+
     def agrees_with(self, other: "Programs") -> bool:
-        """Whether steps are called in the same way in another run, as far as that is decided in both."""
-        both = self._calls.keys() & other._calls.keys()
-        return all(
+        """Whether another run has the same programs, and calls them in the same way, as far as both have any."""
+        calls, used = self._calls.keys() & other._calls.keys(), self._used.keys() & other._used.keys()
+        return all(self._used[steps] == other._used[steps] for steps in used) and all(
             (self._calls[kind].several, self._calls[kind].autotuned)
             == (other._calls[kind].several, other._calls[kind].autotuned)
-            for kind in both
+            for kind in calls
         )
 
     def adopt(self, other: "Programs") -> None:
         """Takes over what is known of the programs of another run of this process."""
         self._verdicts = {**other._verdicts, **self._verdicts}
         self._calls = {**other._calls, **self._calls}
+        self._used = {**other._used, **self._used}
         self._write()
         self.keep_choices()
 
@@ -114,7 +134,8 @@ class Programs:
         calls = {kind: dataclasses.asdict(calls) for kind, calls in self._calls.items()}
         with self._survives_disk():
             self._directory.mkdir(parents=True, exist_ok=True)
-            write_json(self._directory / CERTIFIED, {**where(), "calls": calls, "programs": self._verdicts})
+            found = {**where(), "calls": calls, "programs": self._verdicts, "used": self._used}
+            write_json(self._directory / CERTIFIED, found)
 
     @contextlib.contextmanager
     def _survives_disk(self) -> Iterator[None]:
@@ -136,7 +157,7 @@ class Programs:
             logger.warning("XLA cannot read its choices of %s (%s): bits may change", path, str(error).splitlines()[0])
 
     def keep_choices(self) -> None:
-        """Adds what XLA has chosen so far to the file; warns where it is not what the run was started with."""
+        """Adds what XLA has chosen so far to the file; what the run was started with stays."""
         if self._directory is None or jax.default_backend() == "cpu":
             return
         path = self._directory / CHOICES
@@ -153,20 +174,15 @@ class Programs:
                 with contextlib.suppress(OSError):
                     new.unlink()
             before = path.read_text("utf-8") if path.exists() and not self.changed else ""
-            joined, differing = joined_choices(before, chosen)
-            if differing:
-                text = "%d kernels are not those that the run began with: bits may change; resume in a new process"
-                logger.warning(text, differing)
+            joined = joined_choices(before, chosen)
             if joined != before:
                 write_text(path, joined)
 
 
-def joined_choices(before: str, chosen: str) -> tuple[str, int]:
-    """Returns XLA's file with the choices of two; of those that differ the earlier ones, and how many differ."""
-    first, second = _entries(before), _entries(chosen)
-    differing = sum(first[operation] != second[operation] for operation in first.keys() & second.keys())
+def joined_choices(before: str, chosen: str) -> str:
+    """Returns XLA's file with the choices of two; of those that differ the earlier ones."""
     head = (chosen or before).split("results {", 1)[0]
-    return head + "".join(f"results {{{entry}" for entry in {**second, **first}.values()), differing
+    return head + "".join(f"results {{{entry}" for entry in {**_entries(chosen), **_entries(before)}.values())
 
 
 def _entries(text: str) -> dict[str, str]:
@@ -181,11 +197,17 @@ def where() -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns what is recorded; nothing if the file is missing or damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_text("utf-8"))
-        if isinstance(found, dict) and found.keys() >= {"device", "jaxlib"}:
-            return found
+    """Returns what is recorded; nothing if the file is missing, damaged, or of another version of everstep."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if found.keys() >= {"device", "jaxlib"}:
+            calls = {kind: Calls(**one) for kind, one in found.get("calls", {}).items()}
+            return {
+                **found,
+                "calls": calls,
+                "programs": dict(found.get("programs", {})),
+                "used": dict(found.get("used", {})),
+            }
     return {}
 
 
@@ -197,14 +219,14 @@ def _compile_anything(options: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def keep_programs(directory: Path) -> Iterator[None]:
-    """Inside the block, engines keep what belongs to their programs in this directory."""
-    _current.append(Programs(directory))
+    """Inside the block, engines that this thread builds keep what belongs to their programs in this directory."""
+    token = _current.set(Programs(directory))
     try:
         yield
     finally:
-        _current.pop()
+        _current.reset(token)
 
 
 def current_programs() -> Programs:
     """Returns the programs of the run; outside of a run, those of this process alone."""
-    return _current[-1] if _current else Programs()
+    return _current.get() or Programs()

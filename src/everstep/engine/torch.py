@@ -8,8 +8,10 @@ device, not from a timing; it is logged, and recorded with the run (`describe`).
 import contextlib
 import functools
 import logging
+import re
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from everstep.data import nest
 from everstep.data.sparse import SparseArray
 from everstep.data.stream import Block, OwnRows
+from everstep.engine import exactness
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
@@ -35,7 +38,7 @@ from everstep.engine.replaced import current, replaced, replaced_in_all_threads
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
-from everstep.errors import UsageError, warning_text
+from everstep.errors import UsageError, plain_text, warning_text
 from everstep.keras_internals import get_device
 from everstep.keras_internals import torch_random as keras_random
 from everstep.task.task import unpack
@@ -91,6 +94,7 @@ class TorchEngine(Engine):
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
         self._reasons: dict[str, str] = {}  # why the steps of a kind run eagerly
+        self._racing: list[str] = []  # operations of the steps that have no deterministic form
         self._log_shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         self._zeros: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         self._pending: deque[Any] = deque()
@@ -108,7 +112,15 @@ class TorchEngine(Engine):
             **why,
             "xla": False,
             "replicas": 1 if self._shared is None else self._shared.size,
+            **({"kind": torch.cuda.get_device_name()} if self._on_cuda else {}),
         }
+
+    @property
+    def exactness(self) -> dict[str, Any]:
+        """How far the bits of the steps can be repeated; see `Engine.exactness`."""
+        if self._racing and self.deterministic is not False:
+            return {"level": exactness.NONE, "reason": _no_form_of(self._racing)}
+        return super().exactness
 
     @property
     def _main_kind(self) -> str:
@@ -118,6 +130,15 @@ class TorchEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         _refuse_buffers(self.model)
+        with racing_operations() as racing:
+            shapes = self._shapes_of(step, batch)
+        if new := [name for name in racing if name not in self._racing]:
+            self._racing += new
+            logger.warning("on this device a repeated or resumed run may end with other bits: %s", _no_form_of(new))
+        return shapes
+
+    def _shapes_of(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+        """Runs a step, and undoes it; returns the shapes of its outputs."""
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
         with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
             placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
@@ -521,6 +542,44 @@ class _NoDecisions(TorchFunctionMode):
             if caller not in ("keras", "torch"):
                 raise decided_in_python(self._task)
         return func(*args, **(kwargs or {}))
+
+
+# -- operations without a deterministic form ---------------------------------------------------------------------------
+
+
+_NO_FORM = re.compile(r"(\w+) does not have a deterministic implementation")
+
+
+@contextlib.contextmanager
+def racing_operations() -> Iterator[list[str]]:
+    """Collects the names of the operations inside the block of which PyTorch warns that they are not deterministic.
+
+    Raises:
+      UsageError: PyTorch refuses such an operation, because deterministic ones are required.
+    """
+    names: list[str] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")  # PyTorch's warnings are shown once for a line of code
+            yield names
+    except RuntimeError as error:
+        if (found := _NO_FORM.search(plain_text(error))) is None:
+            raise
+        raise UsageError(
+            f"a step cannot be repeated bit for bit on this device: {_no_form_of([found.group(1)])}",
+            key="runtime.deterministic",
+            received=True,
+            remedy="leave it out, or use another operation",
+        ) from error
+    for warning in caught:
+        if (found := _NO_FORM.search(str(warning.message))) is None:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif found.group(1) not in names:
+            names.append(found.group(1))
+
+
+def _no_form_of(names: Sequence[str]) -> str:
+    return f"PyTorch has no deterministic form of {', '.join(names)}"
 
 
 # -- a step that is undone --------------------------------------------------------------------------------------------

@@ -372,11 +372,12 @@ def warn_about_versions(before: Mapping[str, str], now: Mapping[str, str]) -> No
 
 
 def report_loop(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Logs that steps are run in another way than in the last attempt, such as eagerly instead of as a CUDA graph."""
-    names = [name for name in ("device", "loop") if name in before and before[name] != now.get(name)]
+    """Logs that steps are run in another way than in the last attempt, such as eagerly, or on another kind of GPU."""
+    names = [name for name in ("device", "kind", "loop") if name in before and before[name] != now.get(name)]
     if names:
         changed = [f"{name} {before[name]} -> {now.get(name)}" for name in names]
-        logger.warning("steps are run in another way than in the last attempt: %s", ", ".join(changed))
+        effect = "" if names == ["loop"] else ", so the bits may differ"
+        logger.warning("steps are run in another way than in the last attempt%s: %s", effect, ", ".join(changed))
 
 
 def moved(attempts: Sequence[Mapping[str, Any]], now: Mapping[str, Any], step: int) -> list[Change]:

@@ -1,0 +1,74 @@
+"""Operations that PyTorch cannot repeat bit for bit: `Tensor.put_` is one on a CPU, too."""
+
+import keras
+import numpy as np
+import pytest
+
+import everstep
+from everstep.engine import exactness
+from everstep.errors import UsageError
+from everstep.run.record import read
+
+if keras.backend.backend() != "torch":
+    pytest.skip("on PyTorch alone operations tell whether they are deterministic", allow_module_level=True)
+
+import torch
+
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.daily("torch"),
+    pytest.mark.filterwarnings("ignore:put_ does not have a deterministic implementation"),
+]
+
+X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+
+
+class Put(keras.layers.Layer):
+    def call(self, x):
+        return x + torch.zeros(4).put_(torch.arange(2), torch.ones(2))
+
+
+def fitted(directory, *layers, **options):
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    everstep.fit(model, X, X[:, :1], epochs=1, model_dir=directory, verbose=0, seed=0, export=[], **options)
+    return read(directory)
+
+
+def test_an_operation_without_a_deterministic_form_is_told_and_recorded(tmp_path, caplog):
+    found = fitted(tmp_path, Put())
+    assert found["status"] == "finished"
+    assert found["exactness"] == {
+        "level": exactness.NONE,
+        "reason": "PyTorch has no deterministic form of put_",
+    }
+    assert caplog.text.count("may end with other bits: PyTorch has no deterministic form of put_") == 1
+
+
+def test_it_is_refused_by_the_name_of_the_argument_where_exact_steps_are_required(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        fitted(tmp_path / "run", Put(), deterministic=True)
+    [problem] = caught.value.problems
+    assert (problem.key, problem.received) == ("deterministic", True)
+    assert problem.reason.endswith("PyTorch has no deterministic form of put_")
+    assert problem.remedy == "leave it out, or use another operation"
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_where_it_is_not_requested_nothing_is_said(tmp_path, caplog):
+    assert "exactness" not in fitted(tmp_path / "off", Put(), deterministic=False)
+    assert "exactness" not in fitted(tmp_path / "plain", deterministic=True)
+    assert "no deterministic form" not in caplog.text
+
+
+def test_other_warnings_of_a_step_are_shown(tmp_path):
+    class Warning(keras.layers.Layer):
+        def call(self, x):
+            torch.zeros(2).put_(torch.arange(2), torch.ones(2))
+            import warnings
+
+            warnings.warn("look at me", stacklevel=2)
+            return x
+
+    with pytest.warns(UserWarning, match="look at me"):
+        fitted(tmp_path, Warning())
