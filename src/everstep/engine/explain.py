@@ -173,7 +173,7 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
             raise UsageError(
                 "calls TensorFlow in a step, which works only on TensorFlow, but the backend is "
                 f"{keras.backend.backend()!r}",
-                key=type(task).__name__,
+                key=type(_owner_of_step(task)).__name__,
                 remedy=f"use keras.ops, which works on every backend, instead of\n  {line}",
             ) from error
         if not lines:
@@ -181,7 +181,7 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
         raise UsageError(
             "records gradients with tf.GradientTape, which works only on TensorFlow, but the backend is "
             f"{keras.backend.backend()!r}",
-            key=type(task).__name__,
+            key=type(_owner_of_step(task)).__name__,
             remedy="use everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), which works on every "
             "backend, instead of\n" + "\n".join(f"  {line}" for line in lines),
         ) from error
@@ -203,10 +203,11 @@ def _explained_keras(task: Any) -> Iterator[None]:
     except ValueError as error:
         text = " ".join(str(error).split())
         if "Unseeded random ops" in text:
+            holder = "its layer" if isinstance(task, CompiledTask) else "the task"
             raise UsageError(
                 "draws unseeded random numbers inside a step",
-                key=type(task).__name__,
-                remedy="keep `self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to "
+                key=type(_owner_of_step(task)).__name__,
+                remedy=f"keep `self.seed = keras.random.SeedGenerator(1)` in {holder} and pass `seed=self.seed` to "
                 "keras.random",
             ) from error
         raise
@@ -219,6 +220,11 @@ def _explained_keras(task: Any) -> Iterator[None]:
         raise
 
 
+def _owner_of_step(task: Any) -> Any:
+    """Returns the user's object that a step belongs to: of a compiled model, which has no task, the model."""
+    return task.build_model() if isinstance(task, CompiledTask) else task
+
+
 _PYTHON_VALUES = ("bool", "float(", "int(", "concrete value", "to a numpy array")
 """Parts of the messages of backends about a tensor that is converted to a value of Python."""
 
@@ -226,7 +232,7 @@ _PYTHON_VALUES = ("bool", "float(", "int(", "concrete value", "to a numpy array"
 def decided_in_python(task: Any) -> UsageError:
     """Returns the error for a step with `if tensor:`, `float(tensor)` and the like."""
     remedy = "use everstep.cond(predicate, true_fn, false_fn), or keras.ops.where"
-    owner = task.build_model() if isinstance(task, CompiledTask) else task
+    owner = _owner_of_step(task)
     if getattr(owner, "run_eagerly", False):
         remedy += "; steps are compiled, also with run_eagerly=True: only on PyTorch such code runs as it is"
     return UsageError(
