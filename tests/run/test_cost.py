@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import everstep
+from everstep.engine import flops
 from everstep.experiment import create_trainer
 from everstep.run import cost as costs
 from everstep.run.cost import Cost, count_parameters, peak_flops, steady_rate
@@ -278,3 +279,23 @@ def test_the_speed_is_that_of_the_steps_which_compile_nothing():
     assert steady_rate((36, 13.4), (1, 11.0)) == pytest.approx(35 / 2.4)
     assert steady_rate((1, 5.0), (1, 5.0)) is None
     assert steady_rate((0, 0.0), (0, 0.0)) is None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the others count no program of JAX")
+def test_a_loop_in_a_loop_is_lowered_once(monkeypatch):
+    """Lowering is what counting costs: a program, the body of its loop, and the body of the loop in that."""
+    import jax
+
+    lowered, count = [], flops._counted_once
+    monkeypatch.setattr(flops, "_counted_once", lambda traced: lowered.append(traced) or count(traced))
+
+    def inner(state, row):
+        return state + row, None
+
+    def outer(state, rows):
+        return jax.lax.scan(inner, state * state, rows)[0], None
+
+    traced = jax.jit(lambda state, data: jax.lax.scan(outer, state, data)[0]).trace(np.ones(8), np.ones((3, 5, 8)))
+    found = flops.of_jax_program(traced)
+    assert len(lowered) == 3
+    assert found == pytest.approx(3 * (8 + 5 * 8), rel=0.35)  # XLA also counts the steps of the loops

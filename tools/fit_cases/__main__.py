@@ -3,6 +3,7 @@
     python -m tools.fit_cases                                  # every case on three backends
     python -m tools.fit_cases --backend jax                    # on one; about fifteen minutes on two idle cores
     python -m tools.fit_cases --backend jax -k PyDataset -v    # the cases of a name; keeps no results
+    python -m tools.fit_cases --backend jax -k PyDataset --keep  # keeps them, in place of their earlier results
     python -m tools.fit_cases --pages                          # writes the pages from the results that are kept
 
 Each case (`cases/`) starts all calls with the same weights, seeds and data, and without shuffling. Compared are the
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--backend", action="append", choices=results.BACKENDS, help="may be repeated; all by default")
     parser.add_argument("-k", dest="named", default="", help="only cases whose group or name contains this")
+    parser.add_argument("--keep", action="store_true", help="with -k: keep the results beside those of the others")
     parser.add_argument("-v", dest="loud", action="store_true", help="show what the calls print")
     parser.add_argument("--pages", action="store_true", help="write the pages, and no more")
     options = parser.parse_args(argv)
@@ -35,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         unexplained += sum(bool(results.surprise(row)) for row in found["cases"])
         if not options.named:
             results.write(backend, found)
-    if not options.named:
+        elif options.keep:
+            results.put(backend, found)
+    if options.keep or not options.named:
         pages.write()
     return 1 if unexplained else 0
 

@@ -39,6 +39,7 @@ def run(backend: str, named: str = "", loud: bool = False) -> dict[str, Any]:
     for row in _rows(backend, named, loud):
         rows.append(row)
         print(_line(backend, row), flush=True)
+    found["machine"]["load"] = max(found["machine"]["load"], machine()["load"])  # of the beginning and of the end
     return {**found, "cases": rows}
 
 
@@ -56,6 +57,20 @@ def write(backend: str, found: dict[str, Any]) -> None:
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in found["cases"])  # a line each: small differences
     rest = json.dumps({key: value for key, value in found.items() if key != "cases"})
     (FOLDER / f"{backend}.json").write_text(f'{rest[:-1]}, "cases": [\n{rows}\n]}}\n', "utf-8")
+
+
+def put(backend: str, found: dict[str, Any]) -> None:
+    """Keeps the results of some cases: in place of earlier ones, or as the last of their group."""
+    kept = next(one for one in read_all() if one["backend"] == backend)
+    rows = kept["cases"]
+    for row in found["cases"]:
+        titles, groups = [(each["group"], each["name"]) for each in rows], [each["group"] for each in rows]
+        if (row["group"], row["name"]) in titles:
+            rows[titles.index((row["group"], row["name"]))] = row
+        else:
+            place = len(groups) - groups[::-1].index(row["group"]) if row["group"] in groups else len(groups)
+            rows.insert(place, row)
+    write(backend, kept)
 
 
 def read_all() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ ASSIGNED = "trainable weights that a layer assigns as it is called, such as `Spe
 COUNTS = "`TruePositives()` and other counts on PyTorch, with validation data"
 DROPOUT = "`Dropout` on PyTorch"
 EMBEDDINGS = "gradient of an embedding on TensorFlow"
+EMPTIED = "weights that a callback reads after a batch, on JAX"
 MASKS = "training metrics of masked models"
 OUTPUTS = "losses of single outputs, a short last batch"
 ROUNDING = "weights whose gradient is zero but for rounding, with Adam"

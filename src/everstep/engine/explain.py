@@ -214,7 +214,7 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
             raise UsageError(
                 "calls TensorFlow on a tensor, which works only on TensorFlow, but the backend is "
                 f"{keras.backend.backend()!r}",
-                key=type(task).__name__,
+                key=type(_owner(task)).__name__,
                 remedy=f"use keras.ops, which works on every backend, instead of\n  {line}",
             ) from error
         if not lines:
@@ -222,7 +222,7 @@ def _explained_tensorflow(task: Any) -> Iterator[None]:
         raise UsageError(
             "records gradients with tf.GradientTape, which works only on TensorFlow, but the backend is "
             f"{keras.backend.backend()!r}",
-            key=type(task).__name__,
+            key=type(_owner(task)).__name__,
             remedy="use everstep.value_and_grad(loss_fn, variables, optimizer=optimizer), which works on every "
             "backend, instead of\n" + "\n".join(f"  {line}" for line in lines),
         ) from error
@@ -257,10 +257,11 @@ def _explained_keras(task: Any) -> Iterator[None]:
     except ValueError as error:
         text = " ".join(str(error).split())
         if "Unseeded random ops" in text:
+            holder = "its layer" if isinstance(task, CompiledTask) else "the task"
             raise UsageError(
                 "draws unseeded random numbers inside a step",
-                key=type(task).__name__,
-                remedy="keep `self.seed = keras.random.SeedGenerator(1)` in the task and pass `seed=self.seed` to "
+                key=type(_owner(task)).__name__,
+                remedy=f"keep `self.seed = keras.random.SeedGenerator(1)` in {holder} and pass `seed=self.seed` to "
                 "keras.random",
             ) from error
         raise

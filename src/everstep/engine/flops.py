@@ -58,19 +58,24 @@ _RANDOM = "threefry"  # random numbers cost almost nothing, as placement does
 
 def of_jax_program(traced: Any) -> float | None:
     """Returns the operations of a traced JAX function, with every iteration of its scans."""
+    return _with_and_without_iterations(traced)[0]
+
+
+def _with_and_without_iterations(traced: Any) -> tuple[float | None, float | None]:
+    """Returns the operations with every iteration of the scans, and with one iteration of each, as XLA counts."""
     import jax
     import jax.extend
 
-    total = _counted_once(traced)
+    once = total = _counted_once(traced)
     for scan, certain in _loops(traced.jaxpr.jaxpr):
         if scan.primitive.name != "scan" or not certain:
-            return None
+            return None, once
         body = jax.jit(jax.extend.core.jaxpr_as_fun(scan.params["jaxpr"])).trace(*_arguments(scan.params["jaxpr"]))
-        once, complete = _counted_once(body), of_jax_program(body)
-        if total is None or once is None or complete is None:
-            return None
-        total += scan.params["length"] * complete - once
-    return total
+        of_iteration, counted = _with_and_without_iterations(body)
+        if total is None or of_iteration is None or counted is None:
+            return None, once
+        total += scan.params["length"] * of_iteration - counted
+    return total, once
 
 
 def _counted_once(traced: Any) -> float | None:

@@ -194,6 +194,42 @@ def language_model():
     return call(model, TEXTS, np.roll(TEXTS, -1, axis=1))
 
 
+class Experts(layers.Layer):
+    """Sends each token to one of several experts, as keras.io's Switch Transformer does.
+
+    The router draws noise without a seed, which Keras refuses on JAX, and adds a loss.
+    """
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.count, self.route = count, layers.Dense(count)
+        self.experts = [keras.Sequential([layers.Dense(8, "relu"), layers.Dense(width)]) for _ in range(count)]
+
+    def call(self, inputs: Any, training: Any = False) -> Any:
+        """Returns for each token what its expert makes of it."""
+        width = inputs.shape[-1]
+        rows = ops.reshape(inputs, (-1, width))
+        logits = self.route(rows)
+        if training:
+            logits += keras.random.uniform((self.count,), 0.9, 1.1)
+        probabilities = ops.softmax(logits)
+        gate, chosen = ops.top_k(probabilities, k=1)
+        mask = ops.one_hot(ops.squeeze(chosen, 1), self.count)
+        self.add_loss(self.count * ops.mean(ops.mean(mask, axis=0) * ops.mean(probabilities, axis=0)))
+        given = ops.unstack(ops.einsum("td,te->etd", rows, mask), axis=0)
+        made = ops.stack([expert(one) for expert, one in zip(self.experts, given, strict=True)], axis=1)
+        return ops.reshape(ops.einsum("ted,te->td", made, gate * mask), (-1, *inputs.shape[1:]))
+
+
+@case("programs", "texts, a mixture of experts")
+def mixture_of_experts():
+    inputs = keras.Input((7, 6))
+    x = layers.LayerNormalization()(inputs + layers.MultiHeadAttention(2, 3)(inputs, inputs))
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x + Experts(3, 6)(x)))
+    model = _crossentropy(keras.Model(inputs, layers.Dense(2, "softmax")(x)), optimizer="sgd")
+    return call(model, numbers(SAMPLES, 7, 6), labels(SAMPLES, 2), validation_split=0.2)
+
+
 @case("programs", "sequence to sequence, LSTM")
 def sequence_to_sequence():
     source, target = keras.Input((5, 6)), keras.Input((4, 6))
