@@ -43,7 +43,7 @@ from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.mesh import DeviceMesh, current_mesh, is_divided
-from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.probe import updates_skipped, watch_sparse_labels
 from everstep.engine.programs import current_programs
 from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
@@ -99,7 +99,8 @@ class JaxEngine(Engine):
     # -- compiling -------------------------------------------------------------------------------------------------
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        with ChainedScope(), watch_sparse_labels() as seen, gradients_skipped():
+        skipped = updates_skipped(self.optimizers)
+        with ChainedScope(), watch_sparse_labels() as seen, gradients_skipped(), skipped:
 
             def traced(data: Any) -> tuple[Any, list]:
                 outputs = step(data)
@@ -469,7 +470,7 @@ class JaxEngine(Engine):
         changed = [
             position
             for position, variable in enumerate(self._state_variables)
-            if self._values[position] is not self._pushed[position] or variable.value is not self._shown[position]
+            if self._values[position] is not self._pushed[position] or variable._value is not self._shown[position]
         ]
         divides = self._mesh is not None and self._mesh.divides_variables
         copied = [position for position in changed if not self._is_shared[position]]
@@ -485,7 +486,7 @@ class JaxEngine(Engine):
 
     def pull(self) -> None:
         """Reads the variables that have changed from the Keras objects."""
-        changed = [i for i, variable in enumerate(self._state_variables) if variable.value is not self._shown[i]]
+        changed = [i for i, variable in enumerate(self._state_variables) if variable._value is not self._shown[i]]
         if not changed:
             return
         self._logs = {}

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ import keras
 from everstep.engine.replaced import current, replaced
 from everstep.errors import UsageError
 from everstep.keras_internals import backend as keras_backend
+from everstep.task.optim.optimizers import with_inner
 
 
 @dataclasses.dataclass
@@ -58,6 +59,30 @@ def watch_variables() -> Iterator[Watched]:
         replaced(keras.Variable, "assign", watched_assign),
     ):
         yield watched
+
+
+@contextlib.contextmanager
+def updates_skipped(optimizers: Iterable[keras.Optimizer]) -> Iterator[None]:
+    """Makes optimizers assign to each weight the value that it has, for a trace that is thrown away.
+
+    What a step creates, uses and assigns does not depend on the formula of an update, and with many variables to trace
+    it takes most of the time. An optimizer whose formula is the user's runs it: it may create and use anything.
+
+    Args:
+      optimizers: The optimizers of the run, whose slots are part of the state whether a trace shows them or not.
+    """
+    held = {id(optimizer) for optimizer in with_inner(optimizers)}
+    update = current(keras.Optimizer, "_backend_update_step")
+
+    def skipped(self: keras.Optimizer, grads: Any, variables: Any, learning_rate: Any) -> None:
+        if id(self) not in held or not self.update_step.__module__.startswith(("keras.", "everstep.")):
+            update(self, grads, variables, learning_rate)
+            return
+        for variable in variables:
+            variable.assign(variable.value)
+
+    with replaced(keras.Optimizer, "_backend_update_step", skipped):
+        yield
 
 
 @contextlib.contextmanager

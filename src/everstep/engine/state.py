@@ -9,7 +9,6 @@ on every backend.
 """
 
 import functools
-import itertools
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -287,6 +286,7 @@ class _Role:
         self.keyed = keyed
         self.names = names  # id of a variable -> its key
         self.numbers: dict[tuple[str, str], dict[str, str]] = {}
+        self._appended: dict[str, int] = {}  # key -> the last number that was appended to it
         self._automatic: dict[int, set[str]] = {}  # id of an owner -> automatic names of its parts
         self.held: dict[int, set[int]] = {}  # the ids of the variables of each optimizer, by its id
         self.targets: dict[int, dict[str, keras.Variable]] = {}  # of each optimizer, by its id
@@ -320,11 +320,14 @@ class _Role:
 
     def _add_variable(self, variable: keras.Variable, key: str) -> None:
         """Adds a variable, numbered if its key is taken: slots of Adafactor, the same metric on two outputs."""
-        key = key.rstrip("/")
-        names = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(1)))
-        key = next(name for name in names if name not in self.keyed)
-        self.keyed[key] = variable
-        self.names[id(variable)] = key
+        name = key = key.rstrip("/")
+        number = self._appended.get(key, 0)  # those up to it are taken
+        while name in self.keyed:
+            number += 1
+            name = f"{key}_{number}"
+        self._appended[key] = number
+        self.keyed[name] = variable
+        self.names[id(variable)] = name
 
     def _path(self, owner: Any, variable: keras.Variable) -> str:
         if isinstance(owner, keras.Optimizer):

@@ -51,6 +51,14 @@ def parts_of(optimizer: Any) -> list[keras.Optimizer]:
     return list(optimizer.optimizers) if is_divided else []
 
 
+def with_inner(optimizers: Iterable[keras.Optimizer]) -> Iterator[keras.Optimizer]:
+    """Yields optimizers, and those that they wrap or consist of."""
+    for optimizer in optimizers:
+        yield optimizer
+        inner = getattr(optimizer, "inner_optimizer", None)
+        yield from with_inner([*parts_of(optimizer), *([] if inner is None else [inner])])
+
+
 Names = Callable[[], Mapping[int, str]]
 """Returns the names of variables by id; called when they are needed, since layers may be built after optimizers."""
 
