@@ -41,7 +41,7 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"errors", "lazy_names", "log_lines", "redaction", "startup_messages", "types"}
+UNIVERSAL = {"errors", "keras_internals", "lazy_names", "log_lines", "redaction", "startup_messages", "types"}
 
 
 class Block(NamedTuple):
