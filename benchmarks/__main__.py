@@ -5,9 +5,11 @@ peer. The exit code is 1 if a ratio is below its bar (`bars.py`). `bars` stands 
 """
 
 import argparse
+import dataclasses
+import math
 from pathlib import Path
 
-from benchmarks import bars, environments, plot, suites
+from benchmarks import bars, environments, plot, suites, zoo
 from benchmarks.options import BACKENDS, Options
 from benchmarks.results import new_results, show
 
@@ -27,6 +29,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="steps of a round that count; by default the suite's own number")
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--large", action="store_true", help="run the largest sizes as well")
+    parser.add_argument("--models", nargs="+", default=(), choices=zoo.MODELS, metavar="MODEL", help="of the zoo; all")
+    parser.add_argument("--resume", action="store_true", help="keep finished processes of the zoo, beside --json")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="when the zoo starts no further process")
     parser.add_argument("--json", type=Path, help="where to write the results; a folder for several suites")
     parser.add_argument("--plot", type=Path, help="where to draw them, .svg or .png; a folder for several suites")
     parser.add_argument("--create-environments", action="store_true", help="install the peers Orbit and Lightning")
@@ -34,7 +39,10 @@ def main() -> int:
     if arguments.create_environments:
         for peer in environments.PEERS:
             print(f"{peer}: {environments.create(peer)}")
-    options = Options(arguments.rounds, arguments.steps, tuple(arguments.backends), arguments.device, arguments.large)
+    backends, models, file = tuple(arguments.backends), tuple(arguments.models), arguments.json
+    options = Options(arguments.rounds, arguments.steps, backends, arguments.device, arguments.large, models)
+    zoo_file = file if file is None or file.suffix == ".json" else file / "zoo.json"
+    options = dataclasses.replace(options, json=zoo_file, resume=arguments.resume, minutes=arguments.minutes)
     wanted = [one for name in arguments.suites for one in (bars.suites_with_bars() if name == "bars" else [name])]
     below: list[str] = []
     for name in dict.fromkeys(wanted):
