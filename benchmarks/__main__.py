@@ -5,9 +5,10 @@ peer. The exit code is 1 if a ratio is below its bar (`bars.py`). `bars` stands 
 """
 
 import argparse
+import math
 from pathlib import Path
 
-from benchmarks import bars, environments, plot, suites
+from benchmarks import bars, environments, plot, suites, zoo
 from benchmarks.options import BACKENDS, Options
 from benchmarks.results import new_results, show
 
@@ -28,6 +29,9 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--large", action="store_true", help="run the largest sizes as well")
     parser.add_argument("--workers", type=int, help="threads or processes that read data, in the suite input")
+    parser.add_argument("--models", nargs="+", default=(), choices=zoo.MODELS, metavar="MODEL", help="of the zoo; all")
+    parser.add_argument("--resume", action="store_true", help="keep finished processes of the zoo, beside --json")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="when the zoo starts no further process")
     parser.add_argument("--json", type=Path, help="where to write the results; a folder for several suites")
     parser.add_argument("--plot", type=Path, help="where to draw them, .svg or .png; a folder for several suites")
     parser.add_argument("--create-environments", action="store_true", help="install the peers Orbit and Lightning")
@@ -35,13 +39,20 @@ def main() -> int:
     if arguments.create_environments:
         for peer in environments.PEERS:
             print(f"{peer}: {environments.create(peer)}")
+    zoo_file = arguments.json
+    if zoo_file is not None and zoo_file.suffix != ".json":
+        zoo_file /= "zoo.json"
     options = Options(
-        arguments.rounds,
-        arguments.steps,
-        tuple(arguments.backends),
-        arguments.device,
-        arguments.large,
-        arguments.workers,
+        rounds=arguments.rounds,
+        steps=arguments.steps,
+        backends=tuple(arguments.backends),
+        device=arguments.device,
+        large=arguments.large,
+        workers=arguments.workers,
+        models=tuple(arguments.models),
+        json=zoo_file,
+        resume=arguments.resume,
+        minutes=arguments.minutes,
     )
     wanted = [one for name in arguments.suites for one in (bars.suites_with_bars() if name == "bars" else [name])]
     below: list[str] = []

@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib.util
+import math
+from pathlib import Path
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
@@ -17,6 +19,10 @@ class Options:
       device: Whether to use the accelerator.
       large: Whether to run the largest sizes as well.
       workers: Threads or processes that read data; None for the number that is recommended here.
+      models: Models by name, for a suite that has some; all if empty.
+      json: The file of the results, for a suite that keeps more beside it.
+      resume: Whether such a suite goes on with what it has kept.
+      minutes: After how many such a suite starts nothing more.
     """
 
     rounds: int = 5
@@ -25,6 +31,10 @@ class Options:
     device: bool = False
     large: bool = False
     workers: int | None = None
+    models: tuple[str, ...] = ()
+    json: Path | None = None
+    resume: bool = False
+    minutes: float = math.inf
 
     @property
     def installed_backends(self) -> list[str]:

@@ -21,7 +21,7 @@ SUITES: dict[str, str] = {
     "input": "image folders, TFRecord, ArrayRecord, Parquet, Hugging Face datasets, beside tf.data, Grain, PyTorch",
     "growth": "how cost grows with steps, metrics, variables, checkpoints and epochs",
     "evaluation": "evaluation, sample by sample",
-    "zoo": "models that nobody tuned, each contender in a process of its own, beside fit (JAX)",
+    "zoo": "models that nobody tuned, each contender in a process of its own, beside fit and plain PyTorch",
     "processes": "what the way of several processes costs a single one; 1, 2 and 4 processes on this machine",
 }
 """Suites of this package: module and what it measures."""

@@ -1,4 +1,4 @@
-"""One contender of the zoo in a process of its own: `python -m benchmarks.zoo_process 'U-Net' everstep`.
+"""One contender of the zoo in a process of its own: `python -m benchmarks.zoo_process U-Net everstep`.
 
 Each process compiles, tunes and trains by itself: libraries keep their choices of kernels in the process, so that a
 contender that runs second in one is given those of the first. The last line is JSON.
@@ -7,11 +7,14 @@ contender that runs second in one is given those of the first. The last line is 
 import argparse
 import contextlib
 import json
+import logging
 import os
 import statistics
 import sys
 import time
 from typing import Any
+
+from benchmarks import zoo
 
 PER_EXECUTION = 20
 
@@ -20,20 +23,59 @@ def main() -> None:
     """Trains one model with one contender, and prints its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("contender", choices=["fit", "fit20", "everstep"])
+    parser.add_argument("contender", choices=["fit", "fit20", "everstep", *zoo.PLAIN.values()])
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--directory")
     parser.add_argument("--deterministic", choices=["auto", "true", "false"], default="auto")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--again", action="store_true", help="resume the run of --directory for as many epochs")
     options = parser.parse_args()
+    said = Said()
+    logging.getLogger("everstep").addHandler(said)
     with contextlib.redirect_stdout(sys.stderr):
         figures = measured(options)
-    print(json.dumps(figures), flush=True)
+    print(json.dumps(figures | ({"said": said.lines} if said.lines else {})), flush=True)
+
+
+class Said(logging.Handler):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage()[:300])
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the figures of the contender."""
+    import keras
+
+    if options.contender in zoo.PLAIN.values():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else products are not deterministic
+        from benchmarks import zoo_torch
+
+        small, steps = options.small, options.steps
+        epochs = zoo_torch.trained(options.model, options.contender, small, steps, options.epochs)
+    else:
+        epochs = trained_with_keras(options)
+    found: dict[str, Any] = {
+        "first_epoch": round(epochs[0], 2) if epochs else None,
+        "step_ms": round(1000 * statistics.median(epochs[1:]) / options.steps, 3) if len(epochs) > 1 else None,
+        "peak_bytes": peak_bytes(keras.backend.backend()),
+    }
+    if options.directory and os.path.exists(os.path.join(options.directory, "run.json")):
+        with open(os.path.join(options.directory, "run.json"), encoding="utf-8") as file:
+            record = json.load(file)
+        found |= {"digest": record.get("digest"), "exactness": record.get("exactness")}
+        found["attempts"] = len(record["attempts"])
+    return found
+
+
+def trained_with_keras(options: argparse.Namespace) -> list[float]:
+    """Trains with `fit` or ours; returns the seconds of each epoch, the first one from the call on."""
     import keras
 
     import everstep
@@ -46,32 +88,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     begin = time.perf_counter()
     if options.contender == "everstep":
         deterministic = {"auto": None, "true": True, "false": False}[options.deterministic]
-        everstep.fit(
-            trained.model,
-            trained.x,
-            trained.y,
-            model_dir=options.directory,
-            deterministic=deterministic,
-            seed=0,
-            **call,
-        )
+        call |= {"epochs": 2 * options.epochs, "allow_change": "epochs"} if options.again else {}
+        own = {"model_dir": options.directory, "deterministic": deterministic, "seed": 0, "export": []}
+        everstep.fit(trained.model, trained.x, trained.y, **own, **call)
     else:
         trained.model.steps_per_execution = PER_EXECUTION if options.contender == "fit20" else 1
         trained.model.fit(trained.x, trained.y, **call)
-    epochs = [after - before for before, after in zip([begin, *stamps], stamps, strict=False)]
-    found: dict[str, Any] = {
-        "model": options.model,
-        "contender": options.contender,
-        "first_epoch": round(epochs[0], 2) if epochs else None,
-        "step_ms": round(1000 * statistics.median(epochs[1:]) / options.steps, 3) if len(epochs) > 1 else None,
-        "peak_bytes": peak_bytes(keras.backend.backend()),
-    }
-    if options.directory and os.path.exists(os.path.join(options.directory, "run.json")):
-        with open(os.path.join(options.directory, "run.json"), encoding="utf-8") as file:
-            record = json.load(file)
-        found |= {"digest": record.get("digest"), "exactness": record.get("exactness")}
-        found["attempts"] = len(record["attempts"])
-    return found
+    return [after - before for before, after in zip([begin, *stamps], stamps, strict=False)]
 
 
 def peak_bytes(backend: str) -> int | None:

@@ -1,11 +1,15 @@
 """The runner of benchmarks: contenders in processes, results as JSON, the page; nothing depends on speed."""
 
+import dataclasses
 import importlib
+import importlib.util
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 from benchmarks import bars, plot, report, soak, suites, zoo
 from benchmarks.contenders import ContenderError, ContenderProcess, alternate, processes
@@ -158,11 +162,80 @@ def test_a_program_for_a_large_gpu_runs_in_small(program):
 
 
 @pytest.mark.full
-def test_each_contender_of_the_zoo_trains_alone_and_ours_repeats_itself():
-    case = zoo.measure("MLP", Options(rounds=2, steps=4))
-    assert {name: len(values) for name, values in case.values.items()} == dict.fromkeys(zoo.CONTENDERS, 2)
-    assert case.notes["digests"] == 1
-    assert all(value > 0 for values in case.values.values() for value in values)
+@pytest.mark.timeout(1200)  # a dozen processes that each compile a model
+def test_each_contender_of_the_zoo_trains_alone_and_ours_repeats_itself(tmp_path):
+    options = Options(rounds=1, steps=4, models=("MLP",), backends=("jax", "torch"), json=tmp_path / "zoo.json")
+    measured = zoo.measure(options)
+    assert zoo.read(tmp_path / "zoo.jsonl") == measured
+    assert not [figures["error"] for figures in measured.values() if "error" in figures]
+    for case in zoo.cases(measured):
+        backend = "jax" if case.name.startswith("JAX") else "torch"
+        assert set(case.values) == set(zoo.CONTENDERS[backend])
+        assert all(value > 0 for values in case.values.values() for value in values)
+    ours = measured["jax", "MLP", OURS, 0]
+    assert ours["second_first_epoch"] > 0
+    assert ours["second_digest"] not in (None, ours["digest"])
+    again = zoo.trained("jax", "MLP", OURS, options, math.inf)
+    assert (again["digest"], again["second_digest"]) == (ours["digest"], ours["second_digest"])
+
+
+def test_the_zoo_goes_on_where_it_was_stopped(tmp_path, capsys):
+    asked = []
+
+    def started(backend, model, contender, options, seconds):
+        asked.append((model, contender))
+        if len(asked) == 3:
+            raise subprocess.TimeoutExpired("zoo_process", seconds)
+        if len(asked) == 4:
+            return {"error": "out of memory"}
+        return {"step_ms": 10.0 * len(asked), "first_epoch": 2.0, "peak_bytes": 8, "digest": "a", "second_digest": "b"}
+
+    options = Options(rounds=1, backends=("jax",), models=("U-Net", "MLP"), json=tmp_path / "zoo.json")
+    contenders = list(zoo.CONTENDERS["jax"])
+    every = [(model, contender) for model in options.models for contender in contenders]
+    zoo.measure(options, started)
+    assert asked == every
+    resumed = dataclasses.replace(options, resume=True)
+    measured = zoo.measure(resumed, started)
+    assert asked[len(every) :] == [every[2], every[3]]  # what ran out of time, and what failed
+    assert len(measured) == len(every)
+    assert zoo.measure(dataclasses.replace(resumed, minutes=-1.0), started) == measured
+    table = zoo.table(measured).splitlines()
+    assert [line.split()[:2] for line in table[1:3]] == [["jax", "U-Net"], ["jax", "MLP"]]
+    assert zoo.measure(dataclasses.replace(options, minutes=-1.0), started) == {}
+    assert "jax, MLP, fit, round 1: not in the time that is left" in capsys.readouterr().out
+
+
+def test_the_table_of_the_zoo_compares_with_the_best_of_each():
+    ours = {"step_ms": 10.0, "first_epoch": 3.0, "second_first_epoch": 1.0, "peak_bytes": 9}
+    others = {"fit": 50.0, "PyTorch": 8.0, "PyTorch, deterministic": 12.0, "PyTorch, compiled": 9.0}
+    measured = {("torch", "MLP", name, 0): {"step_ms": ms, "first_epoch": 2.0} for name, ms in others.items()}
+    measured["torch", "MLP", OURS, 0] = {**ours, "exactness": {"level": "certified"}, "said": ["bits may differ"]}
+    measured["torch", "U-Net", "fit", 0] = {"error": "out of memory"}
+    head, row, empty, *remarks = zoo.table(measured).splitlines()
+    assert head.split()[-7:] == list(zoo.HEAD[-7:])
+    assert " ".join(row.split()[2:]) == "50 8 12 10 5 1.2 0.8 1.5 0.5 - certified, 1 of 1"
+    assert empty.split()[:3] == ["torch", "U-Net", "-"]
+    assert remarks == [
+        "torch, MLP, Everstep, round 1 said: bits may differ",
+        "torch, U-Net, fit, round 1: out of memory",
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_plain_pytorch_has_the_sizes_of_the_zoo(tmp_path):
+    if keras.backend.backend() != "torch":
+        pytest.skip("on PyTorch")
+    from benchmarks import zoo_models, zoo_torch
+
+    assert set(zoo_torch.MODELS) == set(zoo_models.MODELS)
+    for name, create in zoo_torch.MODELS.items():
+        if name in zoo.OF_TORCHVISION and importlib.util.find_spec("torchvision") is None:
+            continue
+        expected = sum(math.prod(one.shape) for one in zoo_models.build(name, True, 1).model.trainable_variables)
+        found = sum(parameter.numel() for parameter in create(True).parameters())
+        assert found == pytest.approx(expected, rel=0.03), name
 
 
 def test_the_zoo_names_the_models_that_exist():
