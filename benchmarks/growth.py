@@ -2,10 +2,17 @@
 
 Each curve has a point per size. Beside it is the exponent of its last decade: 1 where twice as much costs twice as
 much, 0 where size does not matter. One above 1.2 grows worse than it should, and is marked.
+
+What variables cost is measured in CPU seconds: on a busy machine a short call is rarely interrupted and a long one
+always is, which looks like growth. Their start is compared with that of `model.fit`, each in a process of its own.
 """
 
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +21,37 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contenders import ROOT
 from benchmarks.options import Options
 from benchmarks.results import OURS, Case
 
 WORST = 1.2
 """The exponent from which on a curve is marked."""
 
+FIT = "fit"
+PARTS = {
+    "a window of 10 steps": "a window of 10 steps, by variables, CPU",
+    "a copy to save": "a copy to save, by variables, CPU",
+    "a restore": "a restore, by variables, CPU",
+    "a checkpoint written": "a checkpoint written, by variables, CPU",
+    "a checkpoint read": "a checkpoint read, by variables, CPU",
+}
+"""The curves over the number of variables, by what is measured."""
+
+MODELS = {"weights": "weights in one layer", "layers": "weights in small layers"}
+"""The models of many variables in `growth_process.py`."""
+
+
+def start_name(count: int, model: str, backend: str) -> str:
+    """Returns the name of the case that compares the start with that of `fit`."""
+    return f"start, {count:,} {MODELS[model]}, {backend}"
+
 
 def run(options: Options) -> Iterator[Case]:
     """Yields the points of all curves."""
     from everstep.engine import backend
 
+    yield from starts(options)
     backend.select((options.installed_backends or ["jax"])[0])
     backend.prepare(0)
     for curve in (steps, metrics, variables, checkpoints, history):
@@ -48,6 +75,13 @@ def _with_exponents(cases: list[Case]) -> list[Case]:
 def exponent(before: Case, after: Case) -> float:
     """Returns the slope between two points on logarithmic axes."""
     return math.log(after.median(OURS) / before.median(OURS)) / math.log((after.x or 1) / (before.x or 1))
+
+
+def _cpu_seconds(call: Callable[[], Any]) -> float:
+    """Returns the CPU seconds of a call, in all threads."""
+    begin = time.process_time()
+    call()
+    return max(time.process_time() - begin, 1e-9)
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -82,7 +116,8 @@ def _task(logged: int = 1, variables: int = 1) -> Any:
             self.parts = [self.add_weight(shape=(4,), name=f"part_{number}") for number in range(variables)]
 
         def call(self, x: Any) -> Any:
-            return keras.ops.sum(x * sum(self.parts[1:], self.parts[0] + 0.0), axis=-1, keepdims=True)
+            # stacked: XLA needs 12 GB to compile a sum of 10,000 terms, in `fit` as well
+            return keras.ops.sum(x * keras.ops.sum(keras.ops.stack(self.parts), axis=0), axis=-1, keepdims=True)
 
     class Task(RegressionTask):
         """A step with many logs."""
@@ -153,26 +188,58 @@ def metrics(options: Options) -> Iterator[Case]:
 
 
 def variables(options: Options) -> Iterator[Case]:
-    """Yields what many variables cost: to start, in a window, in a save, in a resume."""
+    """Yields what many variables cost: in a window, in a save, in a resume; CPU seconds."""
+    from everstep.checkpoint.orbax import OrbaxCheckpointer
     from everstep.experiment import create_trainer
 
     for count in _sizes(options, 10, 100, 1000, 10_000):
-        params = _params(10**9, window=10)
-        begin = time.perf_counter()
-        trainer = create_trainer(params, _task(variables=count), train=True, evaluate=False)
-        started = time.perf_counter() - begin
+        trainer = create_trainer(_params(10**9, window=10), _task(variables=count), train=True, evaluate=False)
         for _ in range(3):
             dict(trainer.train(10))
-        state = trainer.state()
-        found = {
-            "a window of 10 steps": lambda: dict(trainer.train(10)),  # noqa: B023
-            "a copy to save": trainer.state,
-            "a restore": lambda: trainer.engine.load(state[0]),  # noqa: B023
-        }
-        yield Case(f"start, variables: {count:,}", "s", {OURS: [started]}, "start, by variables", count)
-        for name, call in found.items():
-            yield _point(f"{name}, by variables", count, options.rounds, call)
+        state, _ = trainer.state()
+        with tempfile.TemporaryDirectory() as folder:
+            checkpointer = OrbaxCheckpointer(folder)
+            steps = itertools.count(1)
+
+            def write(checkpointer: Any = checkpointer, steps: Iterator[int] = steps, state: Any = state) -> None:
+                checkpointer.save(next(steps), state, {})
+                checkpointer.wait()
+
+            calls = [
+                lambda: dict(trainer.train(10)),  # noqa: B023
+                trainer.state,
+                lambda: trainer.engine.load(state),  # noqa: B023
+                write,
+                checkpointer.restore,
+            ]
+            for (name, series), call in zip(PARTS.items(), calls, strict=True):
+                values = [_cpu_seconds(call) for _ in range(options.rounds)]
+                yield Case(f"{name}, variables: {count:,}", "s", {OURS: values}, series, count)
+            checkpointer.close()
         trainer.close()
+
+
+def starts(options: Options) -> Iterator[Case]:
+    """Yields the CPU seconds until the first step is done, beside `fit`'s, with every backend and model."""
+    for backend in options.installed_backends:
+        for model in MODELS:
+            for count in _sizes(options, 100, 1000, 10_000):
+                values: dict[str, list[float]] = {FIT: [], OURS: []}
+                for _ in range(options.rounds):
+                    for contender, found in values.items():
+                        found.append(_started(backend, model, count, contender))
+                yield Case(start_name(count, model, backend), "CPU s", values)
+
+
+def _started(backend: str, model: str, count: int, contender: str) -> float:
+    """Returns the CPU seconds from the call to the end of its first step, in a new process."""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    command = [sys.executable, "-m", "benchmarks.growth_process", model, str(count), contender]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if result.returncode:
+        raise SystemExit(result.stderr)
+    return float(json.loads(result.stdout.splitlines()[-1])["start"])
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

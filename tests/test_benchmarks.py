@@ -88,6 +88,13 @@ def test_bars(monkeypatch, capsys):
     assert "NOT PASSED" in capsys.readouterr().out
 
 
+def test_a_bar_of_growth(capsys):
+    (series,) = {name for _, name in bars.EXPONENTS if name.startswith("a restore")}
+    curve = [Case(f"{x}", "s", {OURS: [x / 1e6]}, series, x, {"exponent": x}) for x in (1.1, 1.9)]
+    assert bars.failures(Results("growth", curve, 1)) == [f"growth: {series}: exponent 1.9, bar 1.2"]
+    assert "passed  growth" in capsys.readouterr().out
+
+
 def test_programs_of_others_are_suites():
     cases = suites.cases_of(
         "gpt2", {"name": "124 M", "unit": "ms", "values": {"fit": 68.0, OURS: [66, 67]}, "mfu": 0.4}
