@@ -20,6 +20,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:put_ does not have a deterministic implementation"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process():
+    """Other tests of this process may have prepared it for deterministic operations."""
+    enabled, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(False)
+    yield
+    torch.use_deterministic_algorithms(enabled, warn_only=only_warns)
+
+
 X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
 
 
@@ -58,6 +71,12 @@ def test_it_is_refused_by_the_name_of_the_argument_where_exact_steps_are_require
 def test_where_it_is_not_requested_nothing_is_said(tmp_path, caplog):
     assert "exactness" not in fitted(tmp_path / "off", Put(), deterministic=False)
     assert "exactness" not in fitted(tmp_path / "plain", deterministic=True)
+    assert "no deterministic form" not in caplog.text
+
+
+def test_nor_where_the_program_asks_for_deterministic_operations_itself(tmp_path, caplog):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert "exactness" not in fitted(tmp_path, Put(), deterministic=False)
     assert "no deterministic form" not in caplog.text
 
 

@@ -130,7 +130,9 @@ class TorchEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         _refuse_buffers(self.model)
-        with racing_operations() as racing:
+        if self.deterministic is False:
+            return self._shapes_of(step, batch)
+        with _collecting, racing_operations() as racing:
             shapes = self._shapes_of(step, batch)
         if new := [name for name in racing if name not in self._racing]:
             self._racing += new
@@ -548,6 +550,7 @@ class _NoDecisions(TorchFunctionMode):
 
 
 _NO_FORM = re.compile(r"(\w+) does not have a deterministic implementation")
+_collecting = threading.RLock()  # warnings are collected for the process, not for a thread
 
 
 @contextlib.contextmanager
