@@ -86,7 +86,7 @@ FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 # On JAX and TensorFlow, every day: engine, gradients, export, kills and resumes, own steps of models; on JAX also
 # several processes, and what of data and checkpoints is marked for it; on TensorFlow the pages with long trainings.
 # `make test-full` runs on each all that depends on the backend.
-ON_BOTH := tests/engine tests/export tests/task/test_grad.py tests/task/test_compiled_task.py \
+ON_BOTH := tests/engine tests/export tests/trained tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
 ON_JAX := tests/several tests/reliability tests/data tests/checkpoint \
           tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks \

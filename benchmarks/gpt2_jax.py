@@ -11,12 +11,12 @@ import numpy as np
 
 import everstep
 from everstep.engine.call_length import CallLength
-from everstep.engine.precision import precision
+from everstep.engine.mixed_precision import precision
 from everstep.experiment import create_trainer, run_experiment
 from everstep.loop.trainer import Trainer
 from everstep.recipes.gpt2_task import GPT2Task, generate_tokens
 from everstep.task.classification import LanguageModelTask
-from everstep.task.optim.build import build as build_optimizer
+from everstep.task.optim.building import build as build_optimizer
 
 SEQUENCES = 16  # batches of data
 

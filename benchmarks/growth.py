@@ -273,8 +273,8 @@ def history(options: Options) -> Iterator[Case]:
     """Yields what earlier epochs cost: to append a row, to resume, to draw the display and the report, to save."""
     import keras
 
-    from everstep.evaluation.report.run_data import read_curves
     from everstep.loop.callback_state import CallbackState
+    from everstep.report.run_data import read_curves
     from everstep.tracking.history import HistoryTracker
     from everstep.tracking.live_display import LiveMetrics
 

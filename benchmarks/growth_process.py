@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.frontends.fit.fit import fit
+from everstep.frontends.fit.fitting import fit
 
 BATCH = 16
 

@@ -112,8 +112,8 @@ class Fit:
 
         import everstep
         from everstep.data.source import make_stream
-        from everstep.engine.precision import precision
-        from everstep.task.optim.build import build as build_optimizer
+        from everstep.engine.mixed_precision import precision
+        from everstep.task.optim.building import build as build_optimizer
 
         self._work = work
         params = work.params(packing=False)

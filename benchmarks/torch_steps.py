@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from keras import layers, ops  # noqa: E402
 
-from everstep.checkpoint.digest import digest  # noqa: E402
+from everstep.checkpoint.digests import digest  # noqa: E402
 from everstep.data.arrays import ArrayStream  # noqa: E402
 from everstep.engine.backend import create_engine  # noqa: E402
 from everstep.experiment_config import ExperimentConfig  # noqa: E402

@@ -11,7 +11,7 @@ from everstep.cli import absl_program as tfm_flags
 from everstep.cli import absl_program as train_utils
 from everstep.config import gin
 from everstep.config import registry as task_factory
-from everstep.engine import precision as performance
+from everstep.engine import mixed_precision as performance
 from everstep.engine import strategy as distribute_utils
 from everstep.engine.backend import prepare as init_random_seed
 

@@ -41,7 +41,8 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"errors", "keras_internals", "lazy_names", "log_lines", "redaction", "startup_messages", "types"}
+UNIVERSAL = {"doors", "entry_points", "errors", "keras_internals", "log_lines", "redaction"}
+UNIVERSAL |= {"startup_messages", "types"}
 
 
 class Block(NamedTuple):

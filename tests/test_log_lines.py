@@ -6,7 +6,7 @@ import absl.logging
 import pytest
 
 from everstep.errors import UsageError
-from everstep.frontends.verbosity import log_output
+from everstep.frontends.verbose import log_output
 from everstep.log_lines import handlers_kept, print_plain_lines
 
 logger = logging.getLogger("everstep.something")

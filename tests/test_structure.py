@@ -12,12 +12,17 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import everstep
+from everstep.doors import listed
+from everstep.entry_points import SHIPPED
+
+IMPORT = r"from (everstep[\w.]*) import (\([^)]*\)|[^\n(]+)"
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "everstep"
@@ -25,8 +30,8 @@ PACKAGE = ROOT / "src" / "everstep"
 # Lowest first. A part imports only parts on earlier lines; parts on one line do not import each other. A part is a
 # folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
-    "redaction startup_messages keras_internals",
-    "lazy_names log_lines",
+    "redaction startup_messages keras_internals entry_points",
+    "doors log_lines",
     "errors",
     "types",
     "storage gang",
@@ -44,15 +49,14 @@ LINES = (
     "loop",
     "loop.actions",
     "run",
-    "evaluation.report export.predict",
-    "export.run_export",
+    "report trained",
     "experiment_config",
     "experiment",
     "frontends",
     "frontends.catalog",
     "frontends.fit frontends.training frontends.components",
     "frontends.flow",
-    "run.reproduce",
+    "reproduce",
     "recipes",
     "recipes.bct recipes.hub",
     "launch",
@@ -67,16 +71,19 @@ LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split(
 
 BACKENDS = {"tensorflow", "jax", "torch"}
 # The gang agrees through JAX's coordination service on every backend; JAX is a dependency of the checkpoints.
-MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "export.predict"}
+MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "trained"}
 # These two only list packages whose versions they report; their behaviour does not depend on a name.
-MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environment"}
+MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environments"}
 
 # A project may allow pickles in its own pyproject.toml; these modules check that before they load anything.
 MAY_LOAD_PICKLES = {"everstep.frontends.components.generic_trainer", "everstep.frontends.catalog.pickles"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
-# Their public names are loaded when first used.
-FRONT_PAGES = ("everstep", "everstep.export")
+# Each of these folders holds several rooms.
+FLOORS = {"frontends", "launch", "recipes"}
+
+# The first selects the backend; the second registers a task, and needs its configuration for that.
+LOADING_DOORS = {"everstep", "everstep.task.multitask"}
 
 PUBLIC_NAMES = [
     "ClassificationTask",
@@ -152,23 +159,61 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own_imports(tree: ast.AST) -> set[str]:
-    """The modules of this package that a tree imports; a name from a module counts as the module.
+@functools.cache
+def doors() -> dict[str, dict[str, str]]:
+    """The doors, and files at the top level that are written like one: each name, and the module that it is from."""
+    return {module: listed(ast.unparse(tree)) for module, tree in modules().items() if _calls(tree, "lazy_names")}
+
+
+def _calls(tree: ast.Module, function: str) -> bool:
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    return any(isinstance(value, ast.Call) and ast.unparse(value.func) == function for value in values)
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """The modules and names of this package that a tree imports.
 
     Where `importlib` is imported, a module's name as text is an import too.
     """
     names = set(imported(tree))
-    if "importlib" in names:
-        names |= {n.value for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    own = {name if name in modules() else name.rpartition(".")[0] for name in names if name.startswith("everstep.")}
-    return own & set(modules())
+    if names & {"importlib", "importlib.metadata"}:
+        texts = {n.value for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        names |= texts & set(modules())
+    return {name for name in names if name.startswith("everstep.")}
+
+
+def defining(name: str) -> str:
+    """The module that an imported name is from, through any number of doors."""
+    if name in modules():
+        return name
+    package, _, last = name.rpartition(".")
+    module = doors().get(package, {}).get(last, package)
+    return package if module == package else defining(f"{module}.{last}")
+
+
+def own_imports(tree: ast.AST) -> set[str]:
+    """The modules of this package that a tree imports; a name from a module counts as the module that it is from."""
+    return {defining(name) for name in own_names(tree)} & set(modules())
 
 
 def edges() -> Iterator[tuple[str, str]]:
-    """Yields every import inside the package, except those that a front page hands on lazily."""
+    """Yields every import inside the package, except those that a door hands on."""
     for module, tree in modules().items():
-        if module not in FRONT_PAGES:
+        if module not in doors() and module != "everstep.entry_points":
             yield from ((module, name) for name in sorted(own_imports(tree)) if name != "everstep")
+
+
+def room(module: str) -> str:
+    """The room that a module is in: a folder at the top level, or one on a floor of several rooms."""
+    names = [*module.split(".")[1:], "", ""]
+    nested = names[0] in FLOORS and f"everstep.{names[0]}.{names[1]}" in packages()
+    return f"{names[0]}.{names[1]}" if nested else names[0]
+
+
+@functools.cache
+def packages() -> set[str]:
+    """Every package by its dotted name."""
+    return {_dotted(path) for path in PACKAGE.rglob("__init__.py")}
 
 
 def test_imports_point_one_way():
@@ -203,11 +248,51 @@ def test_own_modules_are_imported_at_the_top():
     assert not inside, f"only cli, frontends and recipes import own modules inside functions: {inside}"
 
 
-@pytest.mark.parametrize("front_page", FRONT_PAGES)
-def test_front_pages_import_nothing(front_page):
-    body = modules()[front_page].body
-    eager = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert set(itertools.chain.from_iterable(map(own_imports, eager))) <= {"everstep.lazy_names"}
+def test_rooms_are_entered_by_their_doors():
+    """Also in functions, under TYPE_CHECKING, and by a name as text; entry points of packages name modules."""
+    inside = [
+        f"{module} imports {name}"
+        for module, tree in modules().items()
+        if module not in ("everstep.__main__", "everstep.entry_points")
+        for name in sorted(own_names(tree))
+        for target in [name if name in modules() else name.rpartition(".")[0]]
+        if room(module) != room(target) and target not in packages() and target.count(".") > 1
+        if name.rpartition(".")[2] not in doors().get(name.rpartition(".")[0], {})
+    ]
+    assert not inside, f"import it from the package, and list it in its __init__.py: {inside}"
+
+
+def test_doors_list_what_others_use():
+    """Other rooms, tests, pages, examples, tools. A door that lists more is wider than it needs to be."""
+    used = {name for module, tree in modules().items() if module not in packages() for name in own_names(tree)}
+    used |= {name for door in doors() for name in own_names(modules()[door]) if room(name) != room(door)}
+    folders = [ROOT / folder for folder in ("docs", "examples", "benchmarks", "tools", "tests")]
+    paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in (".py", ".md")]
+    text = "\n".join(path.read_text("utf-8") for path in [ROOT / "README.md", *paths])
+    used |= {f"{source}.{name}" for source, names in re.findall(IMPORT, text) for name in re.findall(r"\w+", names)}
+    used |= set(re.findall(r"everstep(?:\.\w+)+", text))
+    listed_names = {f"{door}.{name}" for door, names in doors().items() if door in packages() for name in names}
+    assert not listed_names - used - {f"everstep.{name}" for name in PUBLIC_NAMES}
+
+
+def test_doors_load_nothing():
+    for door in doors().keys() - LOADING_DOORS:
+        eager = [node for node in modules()[door].body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert set(itertools.chain.from_iterable(map(own_imports, eager))) <= {"everstep.doors"}, door
+
+
+@pytest.mark.parametrize("package", sorted(packages() - {"everstep"}))
+def test_a_door_says_which_files_are_behind_it(package):
+    folder = PACKAGE.parent.joinpath(*package.split("."))
+    files = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    files |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    said = re.findall(r"(?m)^(\w+(?:\.py|/)) ", ast.get_docstring(modules()[package]) or "")
+    assert sorted(said) == sorted(files)
+
+
+def test_shipped_entry_points_are_those_of_the_installation():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["entry-points"] == SHIPPED
 
 
 def test_lower_layers_name_no_files_of_entry_points():
@@ -320,8 +405,7 @@ def test_no_public_name_is_also_a_module():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
             if isinstance(node, ast.ImportFrom) and node.module != package:
-                source = (node.module or "").rpartition(".")[2]  # a module that is loaded with the package is fine
-                taken += [f"{path.parent.name}.{one.name}" for one in node.names if one.name in files - {source}]
+                taken += [f"{path.parent.name}.{one.name}" for one in node.names if one.name in files]
     assert not taken
 
 

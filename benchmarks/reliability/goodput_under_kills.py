@@ -143,7 +143,7 @@ def _started(pid: int) -> float:
 
 
 def _figures(job: Job, seen: list[Seen]) -> Figures:
-    from everstep.run.goodput import goodput
+    from everstep.run.kept_work import goodput
 
     record = job.record()
     own = goodput(record)

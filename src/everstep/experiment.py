@@ -19,56 +19,62 @@ from typing import Any
 import keras
 
 from everstep import redaction
-from everstep.checkpoint.checkpointer import Checkpointer, SaveError
-from everstep.checkpoint.digest import weights_digest
-from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.checkpoint.remote.run_copies import working_copy
-from everstep.checkpoint.retention import Retention
-from everstep.checkpoint.shared import SharedCheckpointer
-from everstep.config import Config, dialect
-from everstep.config.difference import Change
-from everstep.config.key_paths import find_key
-from everstep.data import nest
-from everstep.data.source import make_stream
-from everstep.data.stream import Stream
-from everstep.engine import backend
-from everstep.engine.precision import precision
-from everstep.engine.strategy import configured_strategy, entered
+from everstep.checkpoint import (
+    Checkpointer,
+    OrbaxCheckpointer,
+    Retention,
+    SaveError,
+    SharedCheckpointer,
+    weights_digest,
+)
+from everstep.checkpoint.remote import working_copy
+from everstep.config import Change, Config, dialect, find_key
+from everstep.data import Stream, make_stream, nest
+from everstep.engine import backend, configured_strategy, entered, precision
 from everstep.errors import UsageError, kind_of
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.export.model_export import chosen_formats, evaluated_weights, export_all, sample_inputs
+from everstep.export import chosen_formats, evaluated_weights, export_all, sample_inputs
 from everstep.gang import Gang, failing_together
 from everstep.log_lines import handlers_kept
-from everstep.loop import random_state
-from everstep.loop.actions.from_config import ConfiguredActions
-from everstep.loop.config import TrainerConfig, in_steps
-from everstep.loop.controller import Action, Controller
-from everstep.loop.create_trainer import create_trainer
-from everstep.loop.hooks import Hook, LearningRate
-from everstep.loop.orbit import accepts_model_garden_order
-from everstep.loop.recovery import Recovery
-from everstep.loop.schedule import EpochSchedule
-from everstep.loop.trainer import Trainer
-from everstep.run import cost, processes
-from everstep.run.attempt import Attempt, Guard, NoGuard, Progress
-from everstep.run.cost import Throughput
-from everstep.run.goodput import goodput
-from everstep.run.profiling import Profile
-from everstep.run.pruning import pruning_gates
-from everstep.run.record import Run
-from everstep.run.resume_checks import accepted_changes, check_keys
-from everstep.run.signals import Interrupted
-from everstep.run.trackers import LiveFacts, create_tracker, require_trackers, with_samples
-from everstep.task.description import constant_rate
-from everstep.task.initial.matching import Report
-from everstep.task.optim.ema import find_average
-from everstep.task.optim.layer_rates import rate_table
-from everstep.task.task import Task, unpack
-from everstep.tracking import system_metrics
-from everstep.tracking.console import ConsoleTracker, NoOutput
-from everstep.tracking.system_metrics import watched
-from everstep.tracking.terminal import wrapped
-from everstep.tracking.tracker import NoopTracker, Tracker
+from everstep.loop import (
+    Action,
+    Controller,
+    EpochSchedule,
+    Hook,
+    LearningRate,
+    Recovery,
+    Trainer,
+    TrainerConfig,
+    accepts_model_garden_order,
+    create_trainer,
+    in_steps,
+    random_state,
+)
+from everstep.loop.actions import ConfiguredActions
+from everstep.run import (
+    Attempt,
+    Guard,
+    Interrupted,
+    LiveFacts,
+    NoGuard,
+    Profile,
+    Progress,
+    Run,
+    Throughput,
+    accepted_changes,
+    check_keys,
+    cost,
+    create_tracker,
+    goodput,
+    processes,
+    pruning_gates,
+    require_trackers,
+    with_samples,
+)
+from everstep.task import Task, constant_rate, unpack
+from everstep.task.initial import Report
+from everstep.task.optim import find_average, rate_table
+from everstep.tracking import ConsoleTracker, NoopTracker, NoOutput, Tracker, system_metrics, watched, wrapped
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)

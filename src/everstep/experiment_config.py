@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
-from everstep.config import Config, apply_layers, get_exp_config
-from everstep.config.sources import read_sources
-from everstep.engine.config import RuntimeConfig
+from everstep.config import Config, apply_layers, get_exp_config, read_sources
+from everstep.engine import RuntimeConfig
 from everstep.errors import UsageError, nearest
-from everstep.loop.config import TrainerConfig
-from everstep.task.config import TaskConfig
+from everstep.loop import TrainerConfig
+from everstep.task import TaskConfig
 
 
 class Mode(enum.StrEnum):

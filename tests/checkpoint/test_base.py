@@ -10,7 +10,7 @@ import pytest
 from everstep import storage
 from everstep.checkpoint import arrays, base, manifest, partial_read
 from everstep.checkpoint.averaging import average, write_average
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.checkpoint.manifest import Base
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention

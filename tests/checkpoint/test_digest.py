@@ -4,7 +4,7 @@ import struct
 import ml_dtypes
 import numpy as np
 
-from everstep.checkpoint.digest import digest, weights_digest
+from everstep.checkpoint.digests import digest, weights_digest
 
 
 def test_the_format_is_fixed():

@@ -14,7 +14,7 @@ from tests.pretended_gang import Board, Pretended, together
 from everstep.checkpoint import arrays, manifest, partial_read, parts
 from everstep.checkpoint.averaging import average
 from everstep.checkpoint.checkpointer import SaveError
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.checkpoint.manifest import Damaged
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.evaluation import Accuracy, Evaluator, SampleBatch
-from everstep.evaluation.report import side_by_side
+from everstep.report import side_by_side
 from everstep.run.record import Run
 
 CONFIG = "task: {units: %d}\ntrainer: {train_steps: 300, mode: '%s'}\nruntime: {token: '%s'}\n"

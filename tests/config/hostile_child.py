@@ -25,7 +25,7 @@ import everstep.storage
 from everstep.config import apply, load_file
 from everstep.config.allowed import resolve
 from everstep.config.gin import bindings as gin_bindings
-from everstep.config.instantiate import instantiate
+from everstep.config.instantiation import instantiate
 from everstep.errors import UsageError
 
 OPEN = ("everstep", "keras", "my_project", "trusted_lib", "flat_module")

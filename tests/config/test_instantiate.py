@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.config import Config
-from everstep.config.instantiate import instantiate
+from everstep.config.instantiation import instantiate
 from everstep.errors import UsageError
 
 NET = "my_project.models.Net"

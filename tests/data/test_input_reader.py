@@ -5,7 +5,7 @@ from record_files import Context, config, decode, numbers, parse, reader, write
 
 from everstep.data import DataConfig, InputReader, pick_dataset_fn
 from everstep.errors import UsageError
-from everstep.frontends.fit.fit import _counted
+from everstep.frontends.fit.fitting import _counted
 
 tf = pytest.importorskip("tensorflow")
 

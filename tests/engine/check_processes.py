@@ -17,7 +17,7 @@ from keras import ops
 
 import everstep
 from everstep import gang as gangs
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.data import nest
 from everstep.data.arrays import ArrayStream
 from everstep.engine.backend import create_engine, join_gang

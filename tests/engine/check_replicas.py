@@ -25,7 +25,7 @@ from everstep.engine.strategy import configured_strategy, entered
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.task.grad import losses_divided_by_keras
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.testing import models
 from everstep.testing.engines.steps import Tagging, sequences, tagger

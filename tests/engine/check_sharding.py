@@ -21,7 +21,7 @@ import numpy as np
 
 import everstep
 from everstep.engine.sharding import ShardingPlan
-from everstep.loop.create_trainer import create_trainer
+from everstep.loop.trainer_creation import create_trainer
 
 X = np.random.default_rng(0).normal(size=(512, 128)).astype("float32")
 Y = X @ np.random.default_rng(1).normal(size=(128, 4)).astype("float32")

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import everstep
-from everstep.checkpoint.digest import weights_digest
+from everstep.checkpoint.digests import weights_digest
 from everstep.engine.backend import create_engine
 from everstep.task.optim.loss_scale import scaling_loss
 from everstep.testing import models

@@ -76,7 +76,7 @@ def test_a_tpu_that_cannot_be_reached():
 def test_torch_requires_an_explicit_choice_of_one_device(monkeypatch):
     if keras.backend.backend() != "torch":
         pytest.skip("the others share a batch among devices")
-    monkeypatch.setattr("everstep.engine.devices.devices", lambda: ["gpu:0", "gpu:1"])
+    monkeypatch.setattr("everstep.engine.device_names.devices", lambda: ["gpu:0", "gpu:1"])
     with pytest.raises(UsageError, match="this machine has 2") as caught:
         get_distribution_strategy("mirrored")
     assert "everstep launch --processes 2" in caught.value.remedy

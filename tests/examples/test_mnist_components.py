@@ -16,7 +16,7 @@ import tensorflow as tf
 import yaml
 from PIL import Image
 
-import everstep.evaluation.report
+import everstep.report
 from everstep.components import Orchestrator
 from everstep.frontends.components import orchestrator
 from everstep.frontends.components.exported_model import model_name
@@ -130,7 +130,7 @@ def test_a_run_leaves_all_reports(project, data, flavour):
 def test_pages_have_pictures(project):
     """What the model sees is a row of numbers, and what the page shows is an image."""
     for names, made in ((["tfdata"], "report.html"), (FLAVOURS, "comparison.html")):
-        path = everstep.evaluation.report.write([str(project / "runs" / name) for name in names])
+        path = everstep.report.write([str(project / "runs" / name) for name in names])
         assert path == project / "runs" / "tfdata" / "reports" / made
         assert path.read_text().count("data:image/png") >= 24
     for split in ("validation", "test"):

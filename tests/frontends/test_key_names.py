@@ -19,7 +19,7 @@ from everstep.errors import Problem
 from everstep.frontends import compiled
 from everstep.frontends.components import keras_trainer
 from everstep.frontends.components.config import ProjectConfig
-from everstep.frontends.fit import fit
+from everstep.frontends.fit import fitting
 from everstep.frontends.flow import settings
 from everstep.frontends.flow import training as flow
 from everstep.frontends.training import training
@@ -46,7 +46,7 @@ SET_IN_CONFIGURATIONS = {
 
 ABOUT_A_VALUE_THAT_WAS_SET = {
     "engine/model_settings.py": "runtime.deterministic",
-    "engine/precision.py": "runtime.mixed_precision_dtype",
+    "engine/mixed_precision.py": "runtime.mixed_precision_dtype",
     "run/profiling.py": "trainer.profile",
     "task/optim/loss_scale.py": "runtime.loss_scale",
 }
@@ -58,7 +58,7 @@ def arguments(*functions):
 
 
 ENTRY_POINTS = {
-    "fit": (fit.NAMES, arguments(fit.fit, keras.Model.compile)),
+    "fit": (fitting.NAMES, arguments(fitting.fit, keras.Model.compile)),
     "Training": (training.NAMES, arguments(training.Training.__init__, training.Training.run_train)),
     "components": (keras_trainer.NAMES, {field.name for field in dataclasses.fields(ProjectConfig)}),
     "flow": (flow.NAMES, set(settings.PARAMETERS)),

@@ -10,7 +10,8 @@ from benchmarks.reliability.nan_injection import Spoiled
 
 import everstep as es
 from everstep.data.arrays import ArrayStream
-from everstep.engine import device_data, devices
+from everstep.engine import device_data
+from everstep.engine import device_names as devices
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.run.resume_checks import ChangeRefused

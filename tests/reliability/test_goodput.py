@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.reliability import goodput_under_kills
 
-from everstep.run.goodput import goodput
+from everstep.run.kept_work import goodput
 from everstep.run.record import Run, read
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from everstep import redaction
-from everstep.run import environment
-from everstep.run.environment import CODE_DIFF, code_diff, code_diff_digest, write_code_diff
+from everstep.run import environments as environment
+from everstep.run.environments import CODE_DIFF, code_diff, code_diff_digest, write_code_diff
 
 
 def git(directory, *words):

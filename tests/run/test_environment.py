@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from everstep.run.environment import code_version, environment, fingerprint, installed_packages
+from everstep.run.environments import code_version, environment, fingerprint, installed_packages
 
 
 def git(directory, *arguments):
@@ -29,7 +29,7 @@ def test_a_package_installed_while_the_process_runs_is_seen(tmp_path, monkeypatc
 
 
 def test_environment_names_versions_without_importing():
-    code = "from everstep.run.environment import environment; environment(); import sys; "
+    code = "from everstep.run.environments import environment; environment(); import sys; "
     code += "print(*{'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""

@@ -4,7 +4,7 @@ import importlib.metadata
 
 import pytest
 
-from everstep.run import environment
+from everstep.run import environments as environment
 
 
 def test_every_package_that_python_knows_is_listed():

@@ -4,7 +4,7 @@ import importlib.metadata
 
 import everstep
 from everstep.cli.doctor import extras
-from everstep.run.environment import environment
+from everstep.run.environments import environment
 
 
 def test_its_version_is_known_and_its_extras_are_not(monkeypatch):

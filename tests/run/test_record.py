@@ -5,10 +5,10 @@ import socket
 import numpy as np
 import pytest
 
-from everstep.checkpoint.digest import weights_digest
+from everstep.checkpoint.digests import weights_digest
 from everstep.errors import UsageError
 from everstep.run import record
-from everstep.run.environment import read_requirements
+from everstep.run.environments import read_requirements
 from everstep.run.record import Run, find_runs, read
 
 KEYS = (

@@ -18,13 +18,13 @@ def run(gang: Gang, folder: Path, runtime: dict[str, Any]) -> None:
     import gang_experiment
     import jax
 
-    from everstep.checkpoint.digest import digest
+    from everstep.checkpoint.digests import digest
     from everstep.checkpoint.orbax import OrbaxCheckpointer
     from everstep.checkpoint.shared import SharedCheckpointer
     from everstep.engine.strategy import configured_strategy, entered
     from everstep.export.keras_file import export_keras
     from everstep.export.model_export import evaluated_weights, sample_inputs
-    from everstep.loop.create_trainer import create_trainer
+    from everstep.loop.trainer_creation import create_trainer
 
     config = gang_experiment.small()
     ema = {"optimizer_config": {"ema": {}}}

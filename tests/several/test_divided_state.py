@@ -9,7 +9,7 @@ from tests.several.launched import HERE, ended, hit, launch, losses, record, sta
 from tests.several.test_several_processes import check_repaired
 
 from everstep.checkpoint import arrays, manifest
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.timeout(1200)]
 

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from everstep.errors import UsageError
-from everstep.task.initial.load import load
+from everstep.task.initial.loading import load
 
 ROOT, CANARY, SECRET = map(Path, sys.argv[1:4])
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import everstep
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.evaluation.report.split_data import read_splits
+from everstep.report.split_data import read_splits
 from everstep.task.config import GenerationConfig
 from everstep.task.generation import IGNORED, choose_tokens, continue_tokens, document_loss, documents
 

@@ -19,7 +19,7 @@ from everstep.errors import UsageError
 from everstep.export.model_export import export_all
 from everstep.export.saved_model import export_saved_model
 from everstep.task.config import TaskConfig
-from everstep.task.initial.load import load
+from everstep.task.initial.loading import load
 from everstep.task.initial.matching import model_weights
 from everstep.testing import models
 from everstep.testing.tasks import seeded

@@ -22,7 +22,7 @@ from everstep.cli.main import main
 from everstep.errors import UsageError
 from everstep.tracking.delivery import SendDelays
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
-from everstep.tracking.sync import sync
+from everstep.tracking.syncing import sync
 from everstep.tracking.tracker import BackgroundTracker
 
 from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recorded, train, until

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, without_credentials
-from everstep.tracking.sync import sync
+from everstep.tracking.syncing import sync
 
 
 def test_credentials_in_addresses():

@@ -17,7 +17,7 @@ from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
 from everstep.tracking.samples import SampleFiles
-from everstep.tracking.sync import sync_wandb
+from everstep.tracking.syncing import sync_wandb
 from everstep.tracking.tracker import MultiTracker
 from everstep.tracking.wandb import WandbTarget, make_target
 

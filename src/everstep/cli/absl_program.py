@@ -27,11 +27,10 @@ from everstep.cli.absl_flags import DECLINED
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.resolve import resolve
 from everstep.config import Config, dialect
-from everstep.config.gin.bindings import operative_config
+from everstep.config.gin import operative_config
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
-from everstep.run.exit_codes import exit_code
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, exit_code
 
 FLAGS = flags.FLAGS
 

@@ -8,7 +8,7 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.load_backend import choose_backend, load_backend
 from everstep.cli.output import aligned, number, quiet
-from everstep.recipes.bct.files import read_samples
+from everstep.recipes.bct import read_samples
 from everstep.storage import json_text
 
 app = new_app(

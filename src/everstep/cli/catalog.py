@@ -8,9 +8,8 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned
 from everstep.errors import UsageError
-from everstep.frontends.catalog import Catalog
-from everstep.frontends.catalog.formats import SHIPPED
-from everstep.frontends.flow.project import FlowProject
+from everstep.frontends.catalog import SHIPPED, Catalog
+from everstep.frontends.flow import FlowProject
 from everstep.storage import json_text
 
 app = new_app(

@@ -15,8 +15,7 @@ from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import print_last, quiet
 from everstep.cli.process import exit_on_sigterm
 from everstep.errors import UsageError
-from everstep.frontends.components.config import ConfigNotFound, FoundMultipleConfigs, find_config
-from everstep.frontends.components.run_folder import RunFolder
+from everstep.frontends.components import ConfigNotFound, FoundMultipleConfigs, RunFolder, find_config
 from everstep.storage import json_text
 
 app = new_app()
@@ -68,8 +67,7 @@ def _existing(root: Path, name: str, data_dir: str | None, max_samples: int | No
 def _outcomes(name: str, root: Path, data_dir: str | None, max_samples: int | None) -> Iterator[Iterable[Any]]:
     with quiet():
         load_project_backend()
-        from everstep.frontends.components.checks.all_checks import check_all
-        from everstep.frontends.components.checks.runner import Subject
+        from everstep.frontends.components.checks import Subject, check_all
     with Subject(name, root, data_dir, max_samples) as project:
         yield check_all(project)
 

@@ -11,16 +11,23 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.resolve import Resolved, resolve
 from everstep.cli.sharding_table import sharding_table
-from everstep.config import Config, load_file
-from everstep.config.base import at_default
-from everstep.config.difference import ABSENT, Change, differences, in_line
-from everstep.config.key_paths import is_below
-from everstep.config.layers import last_setter, walk
-from everstep.config.schema import json_schema
-from everstep.config.sources import HEADER
+from everstep.config import (
+    ABSENT,
+    HEADER,
+    Change,
+    Config,
+    at_default,
+    differences,
+    in_line,
+    is_below,
+    json_schema,
+    last_setter,
+    load_file,
+    walk,
+)
 from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_learning_rate_length
-from everstep.run.resume_checks import changes_since
+from everstep.run import changes_since
 from everstep.storage import json_text
 
 app = new_app()

@@ -55,7 +55,7 @@ _PACKAGES = (
     *("everstep", "keras", "jax", "jaxlib", "tensorflow", "torch", "numpy", "orbax-checkpoint"),
     *("pydantic", "typer", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
 )
-_PROBE = "import json; from everstep.engine.devices import devices; print(json.dumps(devices()))"
+_PROBE = "import json; from everstep.engine.device_names import devices; print(json.dumps(devices()))"
 _PROBE_SECONDS = 120.0
 
 

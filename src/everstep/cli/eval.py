@@ -14,9 +14,9 @@ from everstep.cli.resolve import Resolved, resolve
 from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
-from everstep.export.predict.finding import local_run
-from everstep.run.checkpoint_selection import choose
+from everstep.run import choose
 from everstep.storage import json_text
+from everstep.trained import local_run
 
 app = new_app()
 
@@ -59,9 +59,9 @@ def evaluate(
 
 def _write_samples(resolved: Resolved, directory: Path, checkpoint: str | None, count: int) -> None:
     """Evaluates samples one by one, and writes them and the report of the run."""
-    from everstep.data.source import make_stream
-    from everstep.evaluation import report
-    from everstep.evaluation.task_samples import evaluate_samples
+    from everstep import report
+    from everstep.data import make_stream
+    from everstep.evaluation import evaluate_samples
 
     params = resolved.params
     task, model = trained_task(directory, checkpoint, params)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli import options, run_models
 from everstep.cli.commands import new_app
 from everstep.cli.output import quiet
@@ -14,8 +14,8 @@ from everstep.cli.resolve import import_modules
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.export.predict.finding import Found, find, local_run
-from everstep.run.checkpoint_selection import Chosen, choose
+from everstep.run import Chosen, choose
+from everstep.trained import Found, find, local_run
 
 app = new_app()
 
@@ -93,15 +93,15 @@ def _export_chosen(
 ) -> list[Path]:
     """Writes the model of a run with the weights of a checkpoint; returns what was written."""
     with quiet():
-        from everstep.export.run_export import export_run
+        from everstep.trained import export_run
     return export_run(found, chosen, place, rebuild=lambda: _rebuild(found, imports), formats=formats)
 
 
 def _rebuild(found: Found, imports: Sequence[str] | None) -> tuple[Any, Any]:
     """Builds the model of a run by its experiment, and a batch for it from the experiment's data."""
-    from everstep.export.model_export import sample_inputs
-    from everstep.loop.create_trainer import create_trainer
-    from everstep.task.task import unpack
+    from everstep.export import sample_inputs
+    from everstep.loop import create_trainer
+    from everstep.task import unpack
 
     params = run_models.experiment_of(found.directory or Path(), imports).params
     backends.prepare(params.runtime.seed)

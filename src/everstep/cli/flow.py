@@ -12,10 +12,8 @@ from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.cli.sweep import sweep_flow
 from everstep.errors import UsageError
-from everstep.frontends.flow.project import FlowProject
-from everstep.frontends.flow.running import create_task, execute
-from everstep.launch.progress import newest_checkpoint
-from everstep.launch.supervisor import supervise
+from everstep.frontends.flow import FlowProject, create_task, execute
+from everstep.launch import newest_checkpoint, supervise
 from everstep.storage import json_text
 
 app = new_app()
@@ -72,7 +70,7 @@ def flow(
     with exit_on_sigterm(lambda: newest_checkpoint(directory)):
         with quiet():
             load_project_backend()
-            import everstep.frontends.flow.training  # noqa: F401  loads Keras
+            from everstep.frontends.flow import FlowConfig  # noqa: F401  loads Keras
         execute(task)
     print_last(redaction.text(_shown(task, directory, json)))
 

@@ -10,7 +10,7 @@ import typer
 from everstep.cli import options, run_models
 from everstep.cli.commands import new_app
 from everstep.errors import UsageError
-from everstep.export.predict.finding import local_run, opened
+from everstep.trained import local_run, opened
 
 app = new_app()
 

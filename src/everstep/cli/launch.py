@@ -13,12 +13,9 @@ from everstep.cli import train
 from everstep.cli.commands import new_app
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.resolve import resolve
-from everstep.config.layers import walk
+from everstep.config import walk
 from everstep.errors import UsageError, nearest
-from everstep.launch.child_gang import LocalGang, ProcessCount
-from everstep.launch.ray_gang import RayCluster
-from everstep.launch.slurm_gang import SlurmGang
-from everstep.launch.supervisor import supervise
+from everstep.launch import LocalGang, ProcessCount, RayCluster, SlurmGang, supervise
 
 app = new_app()
 

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from everstep.data.tf_data import load_tensorflow
+from everstep.data import load_tensorflow
 from everstep.engine import backend
 from everstep.errors import UsageError
 
@@ -21,7 +21,7 @@ def load_backend(seed: int | None = None) -> None:
 
     Import what needs Keras first: the seed, if given, is set last, before the first object of the user is created.
     """
-    from everstep.engine.devices import devices
+    from everstep.engine import devices
 
     if seed is not None:
         backend.prepare(seed)

@@ -16,8 +16,7 @@ from everstep.cli.commands import CommandInterrupted, app
 from everstep.errors import TrainingError, UsageError
 from everstep.gang import refuse_together
 from everstep.log_lines import print_plain_lines
-from everstep.run.exit_codes import exit_code, without_option
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, exit_code, without_option
 
 _TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")
 _RUN_AS_SEVERAL = ("train", "eval", "run", "flow")
@@ -68,10 +67,9 @@ def key_instead_of(option: str, words: Sequence[str]) -> str:
       option: The unknown option as it was given: `--epochs`.
       words: The whole command line.
     """
-    from everstep.config import get_exp_config
-    from everstep.config.base import keys_like
+    from everstep.config import get_exp_config, keys_like
     from everstep.experiment_config import ExperimentConfig
-    from everstep.frontends.flow.settings import key_meant
+    from everstep.frontends.flow import key_meant
 
     command, *rest = words or ("",)
     name = option.lstrip("-").replace("-", "_")

@@ -9,7 +9,7 @@ from everstep.cli.commands import new_app
 from everstep.cli.output import print_last, quiet
 from everstep.cli.resolve import import_modules
 from everstep.errors import UsageError, nearest
-from everstep.export.predict.finding import Found, local_run, opened
+from everstep.trained import Found, local_run, opened
 
 app = new_app()
 
@@ -53,14 +53,14 @@ def predict(
     """
     if kind is not None and kind not in _KINDS:
         raise UsageError("there is no such kind", key="--kind", received=kind, remedy=nearest(kind, _KINDS))
-    from everstep.export.predict.outputs import check_output
+    from everstep.trained import check_output
 
     check_output(output)
     with opened(local_run(run, checkpoint)) as found:
         run_models.choose_backend_of(found, backend)
         import_modules(imports or ())
         with quiet():
-            from everstep.export.predict.predicting import PredictOptions, write_predictions
+            from everstep.trained import PredictOptions, write_predictions
         predictor = run_models.quietly(lambda: _predictor(found, checkpoint, imports))
         wanted = PredictOptions(batch_size, kind, probabilities, tuple(without or ()), resize)
         count = write_predictions(predictor, input_, output, wanted, found.record)
@@ -68,8 +68,7 @@ def predict(
 
 
 def _predictor(found: Found, checkpoint: str | None, imports: list[str] | None) -> Any:
-    from everstep.export.predict.models import KerasPredictor, load_run_checkpoint
-    from everstep.export.predict.predicting import predictor_of
+    from everstep.trained import KerasPredictor, load_run_checkpoint, predictor_of
 
     if found.model is not None or found.directory is None:
         return predictor_of(found, checkpoint)

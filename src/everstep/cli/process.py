@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted
 
 
 def without_restarts(words: Sequence[str]) -> list[str]:

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, quiet
-from everstep.data.tfrecord_files import Feature, Inspection, differences, inspect
-from everstep.data.tfrecord_writing import Written, write_arrays, write_images
+from everstep.data import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
 from everstep.errors import UsageError
 from everstep.storage import json_text
 

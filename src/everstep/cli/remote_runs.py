@@ -3,12 +3,10 @@
 import dataclasses
 from typing import Any
 
-from everstep.checkpoint.remote.lease import is_renewed
-from everstep.checkpoint.remote.run_copies import local_runs
-from everstep.checkpoint.remote.urls import checked
+from everstep.checkpoint.remote import checked, is_renewed, local_runs
 from everstep.errors import UsageError
-from everstep.launch.submit.overview import Overview, listable
-from everstep.run.record import find_runs
+from everstep.launch.submit import Overview, listable
+from everstep.run import find_runs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from everstep import report as page
 from everstep.cli.commands import new_app
-from everstep.evaluation import report as page
-from everstep.export.predict.finding import local_run
+from everstep.trained import local_run
 
 app = new_app()
 

@@ -11,10 +11,10 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import print_last
 from everstep.errors import TrainingError, UsageError
-from everstep.export.predict.finding import local_run, run_of
-from everstep.run.reproduce.reproducing import compare_runs
-from everstep.run.reproduce.reproducing import reproduce as repeat
+from everstep.reproduce import compare_runs
+from everstep.reproduce import reproduce as repeat
 from everstep.storage import json_text
+from everstep.trained import local_run, run_of
 
 app = new_app()
 

@@ -14,11 +14,19 @@ from typing import Any
 
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.output import quiet
-from everstep.config import Config, Layer, allowed, apply_layers, dialect, get_exp_config
-from everstep.config.compose import refuse_rivals, validate
+from everstep.config import (
+    Config,
+    Layer,
+    allowed,
+    apply_layers,
+    dialect,
+    get_exp_config,
+    read_sources,
+    refuse_rivals,
+    validate,
+    walk,
+)
 from everstep.config.gin import bindings as gin_bindings
-from everstep.config.layers import walk
-from everstep.config.sources import read_sources
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, as_experiment, with_learning_rate_length

@@ -11,9 +11,8 @@ from everstep.cli.commands import new_app
 from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.process import exit_on_sigterm, without_restarts
-from everstep.frontends.components.run_folder import RunFolder, open_run
-from everstep.launch.progress import newest_checkpoint
-from everstep.launch.supervisor import supervise
+from everstep.frontends.components import RunFolder, open_run
+from everstep.launch import newest_checkpoint, supervise
 from everstep.storage import json_text
 
 app = new_app()
@@ -49,7 +48,7 @@ def run(
     with exit_on_sigterm(lambda: newest_checkpoint(folder.training)):
         with quiet():
             load_project_backend()
-            from everstep.frontends.components.orchestrator import Orchestrator
+            from everstep.frontends.components import Orchestrator
         orchestrator = Orchestrator(wanted, project_root, data_dir, allow_change=allow_change or ())
         results = orchestrator.evaluate() if eval_only else orchestrator.run()
     print_last(redaction.text(_as_json(folder, results) if json else _as_text(folder, results)))

@@ -10,7 +10,7 @@ from everstep.cli.resolve import Resolved, resolve
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
-from everstep.export.predict.finding import Found
+from everstep.trained import Found
 
 
 def choose_backend_of(found: Found, given: str | None) -> None:
@@ -51,7 +51,7 @@ def trained_task(directory: Path, checkpoint: str | None, params: Any) -> tuple[
     """
 
     def make() -> tuple[Any, Any]:
-        from everstep.export.predict.models import load_run_checkpoint
+        from everstep.trained import load_run_checkpoint
 
         task, model = _built(params)
         load_run_checkpoint(model, directory, checkpoint or "last")
@@ -62,8 +62,7 @@ def trained_task(directory: Path, checkpoint: str | None, params: Any) -> tuple[
 
 def _built(params: Any) -> tuple[Any, Any]:
     """Returns the task of an experiment, and its model as the run computes it, without trained weights."""
-    from everstep.engine.model_settings import use_float8
-    from everstep.engine.precision import precision
+    from everstep.engine import precision, use_float8
 
     task = get_task(params.task)
     with precision(params.runtime.mixed_precision_dtype):

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote.run_copies import working_copy
+from everstep.checkpoint.remote import working_copy
 from everstep.cli.load_backend import load_backend
 from everstep.cli.output import quiet
 from everstep.cli.resolve import Resolved
 from everstep.config import get_task
-from everstep.config.gin.bindings import operative_config
-from everstep.engine.backend import join_gang
+from everstep.config.gin import operative_config
+from everstep.engine import join_gang
 from everstep.experiment_config import Mode
 from everstep.gang import current_gang, failing_together
-from everstep.run.checkpoint_selection import Chosen
-from everstep.run.resume_checks import check_keys
+from everstep.run import Chosen, check_keys
 from everstep.types import Logs
 
 
@@ -89,7 +88,7 @@ def _at_checkpoint(checkpoint: Chosen | None) -> Iterator[dict[str, Any]]:
     if checkpoint is None:
         yield {}
         return
-    from everstep.run.averaged_checkpoint import as_checkpoint
+    from everstep.run import as_checkpoint
 
     with as_checkpoint(checkpoint) as path:
         yield {"checkpoint": path, "save_summary": False}

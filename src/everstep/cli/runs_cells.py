@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.cli.output import number
-from everstep.launch.submit.overview import Overview
-from everstep.tracking.metric_names import SIDE_FIGURES
+from everstep.launch.submit import Overview
+from everstep.tracking import SIDE_FIGURES
 
 
 def progress(run: Overview) -> str:

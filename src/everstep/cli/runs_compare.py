@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from everstep import storage
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
-from everstep.export.predict.finding import local_run
-from everstep.launch.sweep.listing import read_sweep
+from everstep.launch.sweep import read_sweep
 from everstep.storage import json_text
+from everstep.trained import local_run
 
 _MAX_CELL = 44
 _BEST_TRIALS = 4  # of a sweep
@@ -44,8 +44,8 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
     A star marks the better value, where it is known which values are good. With --json a picture is drawn only if
     --out names it.
     """
-    from everstep.evaluation import report
-    from everstep.evaluation.report import side_by_side
+    from everstep import report
+    from everstep.report import side_by_side
 
     if out is not None:
         if Path(out).suffix not in side_by_side.FORMATS:

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
 from everstep.errors import UsageError, nearest
-from everstep.launch.submit.overview import Overview, overview
-from everstep.launch.sweep.listing import ListedSweep, find_sweeps
+from everstep.launch.submit import Overview, overview
+from everstep.launch.sweep import ListedSweep, find_sweeps
 from everstep.storage import json_text
 
 _COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli.output import aligned
 from everstep.cli.runs_cells import main_metrics, progress
 from everstep.errors import UsageError
-from everstep.launch.submit.overview import Overview, listable
-from everstep.launch.submit.submissions import newest
+from everstep.launch.submit import Overview, listable, newest
 from everstep.run import removal
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]

@@ -6,17 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
-from everstep.engine.exactness import as_text
+from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.launch.submit.overview import Overview
-from everstep.launch.submit.submissions import newest
-from everstep.run.goodput import goodput
-from everstep.run.record import damage, read
+from everstep.launch.submit import Overview, newest
+from everstep.run import damage, goodput, read
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 

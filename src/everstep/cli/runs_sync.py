@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.errors import Problem, TrainingError, UsageError
-from everstep.run.record import read
-from everstep.tracking.sync import sync_all
+from everstep.run import read
+from everstep.tracking import sync_all
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 

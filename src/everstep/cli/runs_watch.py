@@ -9,23 +9,35 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
-from everstep.launch.submit.overview import Overview, listable, overview
-from everstep.launch.submit.submissions import newest
-from everstep.run.goodput import goodput, seconds
-from everstep.run.layout_registry import loop_directories
-from everstep.run.lock import last_beat
-from everstep.run.record import read
-from everstep.tracking.history import HistoryReader
-from everstep.tracking.live_display import DisplayStatus, frame
-from everstep.tracking.live_screen import LiveScreen
-from everstep.tracking.metric_history import LiveMetrics, LiveRate
-from everstep.tracking.number_text import clock_time, count, percent, rate_text, value_text
-from everstep.tracking.styled_lines import Line, Style, bar, cropped, in_ascii, joined, line_of, width_of
-from everstep.tracking.terminal import can_draw, only_ascii
-from everstep.tracking.tracker import LogKind
+from everstep.launch.submit import Overview, listable, newest, overview
+from everstep.run import goodput, last_beat, loop_directories, read, seconds
+from everstep.tracking import (
+    DisplayStatus,
+    HistoryReader,
+    Line,
+    LiveMetrics,
+    LiveRate,
+    LiveScreen,
+    LogKind,
+    Style,
+    bar,
+    can_draw,
+    clock_time,
+    count,
+    cropped,
+    frame,
+    in_ascii,
+    joined,
+    line_of,
+    only_ascii,
+    percent,
+    rate_text,
+    value_text,
+    width_of,
+)
 
 AT_WORK = ("running", "starting", "exporting", "evaluating", "restarting", "queued")
 """The first words of the states of a run that is not over."""

@@ -7,7 +7,7 @@ from typing import Any
 from everstep.cli.load_backend import load_backend
 from everstep.cli.output import aligned, quiet
 from everstep.config import get_task
-from everstep.engine.sharding import DATA, ShardingPlan, check_backend, check_batch, kind_of
+from everstep.engine import DATA, ShardingPlan, check_backend, check_batch, kind_of
 from everstep.experiment_config import ExperimentConfig
 
 
@@ -23,8 +23,8 @@ def sharding_table(params: ExperimentConfig) -> str:
     check_backend(params.runtime.backend, "--sharding", True)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # most of a GPU's memory, as soon as it is used
     with quiet():
-        from everstep.engine.devices import devices
-        from everstep.loop.planned_variables import planned_variables
+        from everstep.engine import devices
+        from everstep.loop import planned_variables
 
         load_backend(params.runtime.seed)
     plan = ShardingPlan(params.runtime.mesh or {DATA: len(devices())}, params.runtime.sharding)

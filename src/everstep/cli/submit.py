@@ -14,10 +14,19 @@ from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned
 from everstep.cli.run import EvalOnly
 from everstep.errors import UsageError, nearest
-from everstep.launch.child_gang import ProcessCount
-from everstep.launch.submit import background, kubernetes, ray, slurm, snapshot, submissions
-from everstep.launch.submit.request import SubmitRequest, any_command, project_run
-from everstep.run.lock import RunLock
+from everstep.launch import ProcessCount
+from everstep.launch.submit import (
+    SubmitRequest,
+    any_command,
+    background,
+    kubernetes,
+    project_run,
+    ray,
+    slurm,
+    snapshot,
+    submissions,
+)
+from everstep.run import RunLock
 
 app = new_app()
 

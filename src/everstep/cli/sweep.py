@@ -15,18 +15,26 @@ from everstep.cli.load_backend import choose_backend
 from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.resolve import import_modules, resolve
 from everstep.cli.submit import Address, Email, GpuType, Hours, Mem, NumCpu
-from everstep.config.registry import experiments, load_entry_points
+from everstep.config import experiments, load_entry_points
 from everstep.errors import UsageError, nearest
-from everstep.frontends.components.config import find_config
-from everstep.frontends.flow.project import FlowProject
-from everstep.frontends.flow.settings import PARAMETERS, compose
-from everstep.frontends.flow.task import chain_of
+from everstep.frontends.components import find_config
+from everstep.frontends.flow import PARAMETERS, FlowProject, chain_of, compose
 from everstep.launch.submit import slurm
-from everstep.launch.sweep import executors, sweeping, target
-from everstep.launch.sweep.definition import PRUNERS, SAMPLERS, Definition
-from everstep.launch.sweep.space import Space, Values, create_space, is_swept
-from everstep.launch.sweep.study import SweepStudy
-from everstep.launch.sweep.target import Check, Target
+from everstep.launch.sweep import (
+    PRUNERS,
+    SAMPLERS,
+    Check,
+    Definition,
+    Space,
+    SweepStudy,
+    Target,
+    Values,
+    create_space,
+    executors,
+    is_swept,
+    sweeping,
+    target,
+)
 from everstep.storage import json_text
 
 app = new_app()
@@ -238,7 +246,7 @@ def _runs(root: Path) -> list[str]:
 
 
 def _pair(word: str) -> tuple[str, Any]:
-    from everstep.config.overrides import parse_override
+    from everstep.config import parse_override
 
     return parse_override(word)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote.urls import checked, is_url, join
+from everstep.checkpoint.remote import checked, is_url, join
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.load_backend import load_backend
@@ -20,7 +20,7 @@ from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
 from everstep.gang import current_gang
-from everstep.launch.supervisor import supervise
+from everstep.launch import supervise
 from everstep.types import Logs
 
 app = new_app()
@@ -132,7 +132,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
             with quiet():
-                from everstep.launch.tuner.dev_run import Stages, dev_run
+                from everstep.launch.tuner import Stages, dev_run
 
                 load_backend(resolved.params.runtime.seed)
             dev_run(

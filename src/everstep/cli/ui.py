@@ -18,8 +18,8 @@ import typer
 
 from everstep.cli.commands import new_app
 from everstep.errors import TrainingError, UsageError
-from everstep.frontends.flow.project import FlowProject
-from everstep.tracking.mlflow import checked_uri, folder_uri, is_there, local_store, without_credentials
+from everstep.frontends.flow import FlowProject
+from everstep.tracking import checked_uri, folder_uri, is_there, local_store, without_credentials
 
 app = new_app()
 

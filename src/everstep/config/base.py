@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 
 from everstep import redaction
 from everstep.config import dialect, interpolation
-from everstep.config.field_types import field_types, own_annotations
+from everstep.config.annotations import field_types, own_annotations
 from everstep.config.layers import Layer
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
 
@@ -130,7 +130,9 @@ class Config:
                 setattr(cls, name, _copied_for_each(default))
         _check_groups(cls, annotations)
 
-    def __post_init__(self, default_params: Mapping[str, Any] | None, restrictions: Sequence[str] | None) -> None:
+    def __post_init__(  # type: ignore[override]  # of arguments that are no fields
+        self, default_params: Mapping[str, Any] | None, restrictions: Sequence[str] | None
+    ) -> None:
         field_types(type(self))  # finds a forgotten decorator, even where no field is ever set
         object.__setattr__(self, "_restrictions", tuple(restrictions or ()))
         if default_params is not None:

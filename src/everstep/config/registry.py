@@ -1,25 +1,19 @@
 """Registries: tasks by their config class, experiments by their name."""
 
-import importlib.metadata
 import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from everstep.config.annotations import require_dataclass
 from everstep.config.base import Config
-from everstep.config.field_types import require_dataclass
+from everstep.entry_points import entry_points
 from everstep.errors import UsageError, nearest
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
 ENTRY_POINTS = "everstep.experiments"
 """Entry point group of installed packages; each names a module that registers experiments when imported."""
-
-_SHIPPED = [
-    importlib.metadata.EntryPoint("zoo", "everstep.recipes", ENTRY_POINTS),
-    importlib.metadata.EntryPoint("bct", "everstep.recipes.bct.digits", ENTRY_POINTS),
-]
-"""This package's own, as its installation declares them: its sources may be used without being installed."""
 
 _logger = logging.getLogger(__name__)
 _tasks: dict[type[Config], Callable[..., Any]] = {}
@@ -195,7 +189,7 @@ def experiments() -> dict[str, str]:
 
 def load_entry_points() -> None:
     """Imports the experiments of installed packages, once each; a broken one is a warning in the log."""
-    for point in [*importlib.metadata.entry_points(group=ENTRY_POINTS), *_SHIPPED]:
+    for point in entry_points(ENTRY_POINTS):
         if point.value in _loaded:
             continue
         _loaded.add(point.value)

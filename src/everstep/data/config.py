@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from everstep.config import Config
-from everstep.config.base import Declined
+from everstep.config import Config, Declined
 from everstep.errors import Problem, UsageError
 
 _SERVICE = Declined(

@@ -13,9 +13,7 @@ from typing import Any
 import filelock
 
 from everstep import storage
-from everstep.checkpoint.remote import cache
-from everstep.checkpoint.remote.files import is_known, local_files
-from everstep.checkpoint.remote.urls import checked, is_url
+from everstep.checkpoint.remote import cache, checked, is_known, is_url, local_files
 from everstep.errors import Problem, UsageError
 from everstep.storage import is_temporary
 

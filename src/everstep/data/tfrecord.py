@@ -16,8 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from everstep.checkpoint.remote.files import local_files, stored_names
-from everstep.checkpoint.remote.urls import checked, is_url, refuse_lost_slash
+from everstep.checkpoint.remote import checked, is_url, local_files, refuse_lost_slash, stored_names
 from everstep.data.arguments import place, plain_number, whole_number
 from everstep.data.input_reader import Hooks, InputStream, Reading
 from everstep.data.record_sources import (

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from everstep.checkpoint.remote.files import local_files
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url, local_files
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError
 from everstep.storage import is_temporary

@@ -111,7 +111,7 @@ class TfExampleFeatureKeyBase:
 
     prefix: dataclasses.InitVar[str | None] = None
 
-    def __post_init__(self, prefix: str | None) -> None:
+    def __post_init__(self, prefix: str | None) -> None:  # type: ignore[override]  # of an argument that is no field
         names = [name for base in reversed(type(self).__mro__) for name in base.__dict__.get("__annotations__", {})]
         for name in names:
             if name != "prefix":

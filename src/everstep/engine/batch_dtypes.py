@@ -5,10 +5,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.arrays import is_text
+from everstep.data import is_text, nest
 from everstep.errors import UsageError
-from everstep.task.task import unpack
+from everstep.task import unpack
 
 
 def on_host(leaf: Any) -> np.ndarray:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from everstep.config import Config
-from everstep.config.base import Declined
+from everstep.config import Config, Declined
 from everstep.engine.sharding import wrong_mesh, wrong_sharding
 from everstep.engine.strategy import strategy_name
 from everstep.errors import Problem, UsageError

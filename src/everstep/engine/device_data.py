@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.arrays import ArrayStream
-from everstep.data.stream import Stream
-from everstep.engine import devices
+from everstep.data import ArrayStream, Stream, nest
+from everstep.engine import device_names as devices
 from everstep.errors import UsageError
 
 SHARE = 0.25

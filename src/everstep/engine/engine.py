@@ -39,17 +39,14 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from everstep.checkpoint.digest import Digest, array_bytes
-from everstep.data import nest
-from everstep.data.arrays import ArrayStream
-from everstep.data.sparse import RaggedArray, SparseArray
-from everstep.data.stream import Block, OwnRows, Stream
+from everstep.checkpoint import Digest, array_bytes
+from everstep.data import ArrayStream, Block, OwnRows, RaggedArray, SparseArray, Stream, nest
 from everstep.engine import exactness
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength
 from everstep.engine.device_data import PlacedRows, ResidentData
-from everstep.engine.explain import explain, explain_shapes
+from everstep.engine.explanations import explain, explain_shapes
 from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece
 from everstep.engine.logs import (
     GlobalStep,
@@ -66,11 +63,8 @@ from everstep.engine.logs import (
 from everstep.engine.probe import collection_paused, no_new_variables, watch_variables
 from everstep.engine.window import FINITE_STEPS, WindowSums, measure, size_of
 from everstep.errors import UsageError
-from everstep.task.grad import adapt_loss_scaling, current_share, forget_scaled
-from everstep.task.optim.accumulation import batch_counts, weigh_batches
-from everstep.task.optim.loss_scale import updates
-from everstep.task.optim.optimizers import held_optimizers
-from everstep.task.task import Task, compiled_metrics, unpack
+from everstep.task import Task, adapt_loss_scaling, compiled_metrics, current_share, forget_scaled, unpack
+from everstep.task.optim import batch_counts, held_optimizers, updates, weigh_batches
 from everstep.types import ArrayParts, Batch, Logs, OwnState, State, StoredArray, StoredState
 
 
@@ -593,7 +587,7 @@ class Engine(abc.ABC):
             yield key, states.canonical(self._get([key])[key])
 
     def digest_of(self, keys: Sequence[str]) -> str:
-        """Returns the digest of some variables; see `everstep.checkpoint.digest`."""
+        """Returns the digest of some variables; see `everstep.checkpoint.digests`."""
         found = Digest()
         for key, array in self.read_one_by_one(keys):
             found.add(key, array)

@@ -28,8 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from everstep.data import randomness
-from everstep.data.stream import Block, Stream
+from everstep.data import Block, Stream, randomness
 from everstep.engine.call_agreement import CallAgreement
 from everstep.engine.call_length import CallLength
 from everstep.errors import TrainingError, UsageError

@@ -29,10 +29,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 from jax.sharding import NamedSharding
 
-from everstep.data import nest
-from everstep.data.arrays import aligned
-from everstep.data.sparse import SparseArray
-from everstep.data.stream import Block, OwnRows
+from everstep.data import Block, OwnRows, SparseArray, aligned, nest
 from everstep.engine import flops
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
@@ -47,8 +44,7 @@ from everstep.engine.probe import updates_skipped, watch_sparse_labels
 from everstep.engine.programs import current_programs
 from everstep.engine.sharded_init import on_every_host, own_parts
 from everstep.errors import UsageError
-from everstep.task.grad import ChainedScope, gradients_skipped
-from everstep.task.task import Task, unpack
+from everstep.task import ChainedScope, Task, gradients_skipped, unpack
 from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ import numpy as np
 
 from everstep.data import nest
 from everstep.errors import UsageError, kind_of, nearest
-from everstep.task.grad import as_scalar
-from everstep.task.task import Task
+from everstep.task import Task, as_scalar
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)

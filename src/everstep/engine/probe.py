@@ -11,7 +11,7 @@ import keras
 from everstep.engine.replaced import current, replaced
 from everstep.errors import UsageError
 from everstep.keras_internals import backend as keras_backend
-from everstep.task.optim.optimizers import with_inner
+from everstep.task.optim import with_inner
 
 
 @dataclasses.dataclass

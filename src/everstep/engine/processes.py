@@ -15,12 +15,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.data.sparse import RaggedArray, SparseArray
-from everstep.data.stream import Block
+from everstep.data import Block, RaggedArray, SparseArray
 from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.shares import Share
 from everstep.engine.window import WindowSums
-from everstep.task.grad import current_share, on_replica, shared
+from everstep.task import current_share, on_replica, shared
 from everstep.types import Batch
 
 _IN_PARTS = (SparseArray, RaggedArray)  # tensors that consist of several arrays, and are divided in the step

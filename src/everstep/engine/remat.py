@@ -15,7 +15,7 @@ import keras
 
 from everstep.engine.hub import is_hub_task
 from everstep.errors import UsageError
-from everstep.task.grad import ChainedScope, keras_masks, set_keras_masks
+from everstep.task import ChainedScope, keras_masks, set_keras_masks
 
 KEY = "runtime.remat"
 

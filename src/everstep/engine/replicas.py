@@ -19,7 +19,7 @@ from everstep.engine.shares import Share
 from everstep.errors import warning_text
 from everstep.keras_internals import BaseOptimizer, TFOptimizer
 from everstep.keras_internals import losses as keras_loss
-from everstep.task.grad import current_share, on_replica
+from everstep.task import current_share, on_replica
 from everstep.types import Batch
 
 logger = logging.getLogger(__name__)

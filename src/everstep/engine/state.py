@@ -20,7 +20,7 @@ import numpy as np
 from everstep.data import nest
 from everstep.errors import UsageError
 from everstep.keras_internals import to_snake_case
-from everstep.task.optim.optimizers import held_optimizers, parts_of, set_names
+from everstep.task.optim import held_optimizers, parts_of, set_names
 from everstep.types import ArrayParts, StoredArray, StoredState
 
 logger = logging.getLogger(__name__)

@@ -226,7 +226,7 @@ def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: st
         )
     if name == "tpu":
         raise UsageError("there is no TPU on this machine for PyTorch", key=_KEY, remedy="use JAX or TensorFlow")
-    there = importlib.import_module("everstep.engine.devices").devices()
+    there = importlib.import_module("everstep.engine.device_names").devices()
     if name == "mirrored" and len(_wanted(there, num_gpus)) > 1:
         raise UsageError(
             f"on PyTorch a process uses one device, and this machine has {len(there)}",

@@ -11,10 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 
-from everstep.data import nest
-from everstep.data.arrays import ALIGNMENT, ArrayStream
-from everstep.data.sparse import RaggedArray, SparseArray
-from everstep.data.stream import Block, OwnRows
+from everstep.data import ALIGNMENT, ArrayStream, Block, OwnRows, RaggedArray, SparseArray, nest
 from everstep.engine import flops
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
@@ -28,8 +25,7 @@ from everstep.engine.replicas import Replicas
 from everstep.engine.tensorflow_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
 from everstep.errors import UsageError
-from everstep.task.grad import ChainedScope, current_share
-from everstep.task.task import unpack
+from everstep.task import ChainedScope, current_share, unpack
 from everstep.types import Batch, Logs
 
 

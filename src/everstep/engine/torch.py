@@ -22,14 +22,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from everstep.data import nest
-from everstep.data.sparse import SparseArray
-from everstep.data.stream import Block, OwnRows
+from everstep.data import Block, OwnRows, SparseArray, nest
 from everstep.engine import exactness
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
-from everstep.engine.explain import decided_in_python
+from everstep.engine.explanations import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
@@ -41,7 +39,7 @@ from everstep.engine.window import WindowSums
 from everstep.errors import UsageError, plain_text, warning_text
 from everstep.keras_internals import get_device
 from everstep.keras_internals import torch_random as keras_random
-from everstep.task.task import unpack
+from everstep.task import unpack
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ from keras import ops
 
 from everstep.data import nest
 from everstep.keras_internals import global_state
-from everstep.task.grad import ChainedScope, current_share
-from everstep.task.optim.loss_scale import find_scaling
-from everstep.task.optim.optimizers import held_optimizers
+from everstep.task import ChainedScope, current_share
+from everstep.task.optim import find_scaling, held_optimizers
 from everstep.types import Batch
 
 logger = logging.getLogger(__name__)

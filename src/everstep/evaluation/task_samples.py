@@ -15,7 +15,7 @@ from everstep.evaluation.outcome import kind_of
 from everstep.evaluation.sample_metric import SampleMetric
 from everstep.evaluation.shipped_metrics import AbsoluteError, Accuracy, CrossEntropy, SquaredError
 from everstep.evaluation.text_metrics import ExactMatch, Rouge, SampleLoss, TokenF1
-from everstep.task.task import Task
+from everstep.task import Task
 from everstep.types import Batch
 
 

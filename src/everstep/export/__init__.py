@@ -10,33 +10,51 @@ preprocessing, several signatures and numbered versions; `CheckpointExports` kee
 There is one file per format. Each export is written under a temporary name, loaded back and compared with the live
 model before it gets its own: an exported file that exists is one that works.
 
-The names below are loaded when first used: commands import parts of this package before the backend is chosen.
+model_export.py        a model, in every format that the backend has
+keras_file.py          `model.keras`
+saved_model.py         `saved_model/`
+torch_program.py       `model.pt2`
+hub_preset.py          a KerasHub preset, LoRA adapters, a folder for Transformers
+comparison.py          an exported model compared with the live one
+serving.py             `ExportModule` and `export`
+versions.py            numbered versions, as TensorFlow Serving watches them
+checkpoint_exports.py  a SavedModel for every checkpoint
+jax_bridge.py          Keras code of JAX, called with TensorFlow's tensors
+open_sizes.py          sizes that a model leaves open, on JAX
+dequantized.py         a quantized KerasHub model in floating point
 """
 
 from typing import TYPE_CHECKING
 
-from everstep.lazy_names import lazy_names
+from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.export.checkpoint_exports import CheckpointExports as CheckpointExports
-    from everstep.export.keras_file import export_keras as export_keras
-    from everstep.export.model_export import load_checkpoint as load_checkpoint
-    from everstep.export.run_export import export_model as export_model
-    from everstep.export.saved_model import export_saved_model as export_saved_model
-    from everstep.export.serving import ExportModule as ExportModule
-    from everstep.export.serving import export as export
-    from everstep.export.torch_program import export_torch_program as export_torch_program
+    from everstep.export import saved_model
+    from everstep.export.checkpoint_exports import CheckpointExports
+    from everstep.export.keras_file import export_keras
+    from everstep.export.model_export import (
+        FORMATS,
+        SAVED_MODEL,
+        chosen_formats,
+        evaluated_weights,
+        export_all,
+        load_checkpoint,
+        refuse_non_finite,
+        sample_inputs,
+        serving_format,
+    )
+    from everstep.export.saved_model import (
+        declared_inputs,
+        export_saved_model,
+    )
+    from everstep.export.serving import (
+        ExportModule,
+        export,
+    )
+    from everstep.export.torch_program import (
+        ExportedProgram,
+        export_torch_program,
+    )
+    from everstep.trained import export_model
 
-_WHERE = {
-    "CheckpointExports": "everstep.export.checkpoint_exports",
-    "ExportModule": "everstep.export.serving",
-    "export": "everstep.export.serving",
-    "export_keras": "everstep.export.keras_file",
-    "export_model": "everstep.export.run_export",
-    "export_saved_model": "everstep.export.saved_model",
-    "export_torch_program": "everstep.export.torch_program",
-    "load_checkpoint": "everstep.export.model_export",
-}
-
-__all__ = sorted(_WHERE)
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
-from everstep.checkpoint import manifest
-from everstep.checkpoint.manifest import Damaged
-from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.checkpoint import Damaged, OrbaxCheckpointer, manifest
 from everstep.errors import UsageError
 from everstep.export.serving import ExportModule, export, read_origin
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.engine.devices import has_accelerator
+from everstep.engine import has_accelerator
 from everstep.errors import TrainingError
 
 _FULL_PRECISION = 1e-5

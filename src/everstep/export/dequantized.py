@@ -15,8 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from everstep.engine.hub import is_hub_task
-from everstep.engine.late_tensorflow import not_found
+from everstep.engine import is_hub_task, not_found
 from everstep.export.comparison import check_same, flat_arrays, largest_difference, live_outputs
 from everstep.keras_internals import dequantize_with_sz_map
 

@@ -17,8 +17,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.engine.hub import adapted_layers, greedy, is_hub_task, keras_hub
-from everstep.engine.late_tensorflow import not_found
+from everstep.engine import adapted_layers, greedy, is_hub_task, keras_hub, not_found
 from everstep.errors import TrainingError, UsageError, missing_extra, plain_text
 from everstep.export.comparison import check_same, flat_arrays, live_outputs, unchanged
 

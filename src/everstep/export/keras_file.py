@@ -6,8 +6,7 @@ from typing import Any
 import keras
 
 from everstep import storage
-from everstep.engine import late_tensorflow
-from everstep.engine.strategy import suspended
+from everstep.engine import late_tensorflow, suspended
 from everstep.errors import TrainingError
 from everstep.export.comparison import check_same, flat_arrays, live_outputs, same_program
 from everstep.keras_internals import serialization_lib

@@ -20,8 +20,8 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.data.sparse import first_samples
-from everstep.engine.hub import adapted_layers, is_hub_task
+from everstep.data import first_samples
+from everstep.engine import adapted_layers, is_hub_task
 from everstep.errors import TrainingError, UsageError, cause_in_keras, kind_of, missing_extra, nearest, plain_text
 from everstep.export import hub_preset
 from everstep.export.comparison import unchanged
@@ -30,8 +30,8 @@ from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 from everstep.export.torch_program import export_torch_program
 from everstep.keras_internals import Functional
-from everstep.task.initial.load import load
-from everstep.task.optim.ema import find_average
+from everstep.task.initial import load
+from everstep.task.optim import find_average
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.engine.strategy import suspended
+from everstep.engine import suspended
 from everstep.errors import UsageError, missing_extra
 from everstep.export.comparison import check_same, live_outputs
 from everstep.export.open_sizes import own_symbols, shared_symbols

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.engine.strategy import suspended
+from everstep.engine import suspended
 from everstep.errors import TrainingError, UsageError, nearest
 from everstep.export import saved_model
 from everstep.export.comparison import check_same, unchanged

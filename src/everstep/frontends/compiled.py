@@ -39,30 +39,18 @@ from typing import Any, Literal
 
 import keras
 
-from everstep.config.key_paths import is_below
-from everstep.data import nest
-from everstep.data.stream import Stream
-from everstep.engine import backend
-from everstep.engine.config import RuntimeConfig
-from everstep.engine.engine import Engine
+from everstep.config import is_below
+from everstep.data import Stream, nest
+from everstep.engine import Engine, RuntimeConfig, backend
 from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
-from everstep.frontends.verbosity import Verbose, log_output, verbosity
-from everstep.loop.config import TrainerConfig, per_epoch
-from everstep.loop.hooks import LearningRate
-from everstep.loop.keras_callbacks import KerasCallbacks
-from everstep.loop.listener import Listener
-from everstep.loop.schedule import EpochSchedule
-from everstep.loop.trainer import Trainer
-from everstep.run.record import Run
-from everstep.run.resume_checks import allowed_in_python
-from everstep.run.signals import as_python_interrupts
-from everstep.task.compiled import CompiledTask
-from everstep.task.config import TaskConfig
-from everstep.task.description import Settings, describe, remember_description, settings
-from everstep.task.optim.optimizers import parts_of
-from everstep.tracking.tracker import plain
+from everstep.frontends.verbose import Verbose, log_output, verbosity
+from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig, per_epoch
+from everstep.run import Run, allowed_in_python, as_python_interrupts
+from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
+from everstep.task.optim import parts_of
+from everstep.tracking import plain
 from everstep.types import Batch, Logs
 
 backend.import_engine()  # now, and not in the first call

@@ -3,7 +3,7 @@
 `run_experiment` and `fit` add nothing to the run directory of the core (docs/reference/run-directory.md).
 """
 
-from everstep.run.layout_registry import RunLayout, register_layout
+from everstep.run import RunLayout, register_layout
 
 TRAINING = register_layout(
     RunLayout(

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker, checked_uri, folder_uri, spool_of
-from everstep.tracking.tracker import NoopTracker
+from everstep.tracking import MlflowNames, MlflowTracker, NoopTracker, checked_uri, folder_uri, spool_of
 
 logger = logging.getLogger(__name__)
 

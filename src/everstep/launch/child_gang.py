@@ -21,8 +21,7 @@ from typing import Any
 from everstep import gang
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus
-from everstep.run.parent_process import SUPERVISOR, announced
-from everstep.run.processes import log_file
+from everstep.run import SUPERVISOR, announced, log_file
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.run.lock import RunLock, last_beat
-from everstep.run.record import read
+from everstep.run import RunLock, last_beat, read
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from everstep import gang, storage
 from everstep.errors import UsageError, missing_extra
 from everstep.launch.child import Child, ExitStatus
 from everstep.launch.child_gang import ChildGang, ProcessCount, RankLog, reserve_port
-from everstep.run.parent_process import SUPERVISOR, announced
+from everstep.run import SUPERVISOR, announced
 
 _PATIENCE_SECONDS = 10.0
 """How long to wait for a place before the user is told."""

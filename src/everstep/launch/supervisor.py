@@ -13,7 +13,7 @@ from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus, SignalForwarding, Supervised
 from everstep.launch.progress import RunProgress, newest_checkpoint, read_progress, record_exit_reason
-from everstep.run.parent_process import SUPERVISOR, announced
+from everstep.run import SUPERVISOR, announced
 
 _DONE, _BAD_INPUT = 0, 2
 _MAX_STALLS = 3

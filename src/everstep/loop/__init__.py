@@ -1,8 +1,69 @@
-"""The loop: `controller.py` decides when to train, evaluate, save and act; `trainer.py` runs the steps.
+"""The loop: when to train, evaluate, save and act.
 
-`schedule.py` tells where windows end and what is due there, `hooks.py` is how others take part, `saver.py` puts a
-checkpoint together, `recovery.py` handles divergence. `keras_callbacks.py` calls Keras callbacks as a hook, and
-`callback_state.py` saves their state. `orbit.py` and `standard.py` are for programs written for orbit.
-`create_trainer.py` creates a trainer from a configuration, in stages if the task is a policy of `progressive.py`.
-`everstep.experiment` joins everything.
+The `Controller` is the outer loop. A `Trainer` runs the steps of one window on an engine. Everybody else takes part
+as a `Hook`.
+
+controller.py         `Controller`: trains, evaluates, saves and acts, window by window
+trainer.py            `Trainer`: runs the steps of a window, and returns their logs
+trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
+config.py             `TrainerConfig`: how long, how often, with which optimizer
+schedule.py           where windows end, and what is due there
+hooks.py              `Hook`: takes part in training, event by event
+saver.py              what a checkpoint of a run contains
+recovery.py           what happens when training diverges
+untouched.py          weights and metrics that no step changes
+lazy_logs.py          logs that stay on the device until they are read
+keras_callbacks.py    Keras callbacks, as a hook
+listener.py           what an entry point does while a compiled model trains
+callback_state.py     the state of callbacks and actions
+plain_values.py       plain values as JSON and back, exactly
+random_state.py       Python's and NumPy's random generators
+frozen.py             variables that checkpoints leave out
+same_state.py         whether several processes have the same state
+variable_plan.py      the variables that an experiment will have
+progressive.py        training in stages
+orbit.py              names and orders of arguments, as in orbit
+standard.py           `StandardTrainer` and `StandardEvaluator`, as in orbit
+actions/              what is called with the logs of a loop or an evaluation
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.loop import random_state
+    from everstep.loop.config import (
+        ProgressiveTrainerConfig,
+        TrainerConfig,
+        in_steps,
+        per_epoch,
+        profiled_steps,
+    )
+    from everstep.loop.controller import (
+        Action,
+        Controller,
+    )
+    from everstep.loop.hooks import (
+        Hook,
+        LearningRate,
+    )
+    from everstep.loop.keras_callbacks import (
+        KerasCallbacks,
+        accepted,
+    )
+    from everstep.loop.lazy_logs import LazyLogs
+    from everstep.loop.listener import Listener
+    from everstep.loop.orbit import accepts_model_garden_order
+    from everstep.loop.progressive import (
+        ProgressivePolicy,
+        ProgressiveTrainer,
+        is_progressive,
+    )
+    from everstep.loop.recovery import Recovery
+    from everstep.loop.schedule import EpochSchedule
+    from everstep.loop.trainer import Trainer
+    from everstep.loop.trainer_creation import create_trainer
+    from everstep.loop.variable_plan import planned_variables
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

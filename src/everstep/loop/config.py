@@ -10,11 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import pydantic
 
-from everstep.config import Config
-from everstep.config.base import Declined
+from everstep.config import Config, Declined
 from everstep.errors import Problem, UsageError
-from everstep.task.optim.config import OptimizationConfig
-from everstep.tracking.config import TrackingConfig
+from everstep.task.optim import OptimizationConfig
+from everstep.tracking import TrackingConfig
 
 _EPOCHS = re.compile(r"([0-9]+(?:\.[0-9]+)?) epochs?")
 _AnyTrainerConfig = TypeVar("_AnyTrainerConfig", bound="TrainerConfig")

@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from everstep.checkpoint.checkpointer import Checkpointer, SaveError
-from everstep.engine.feed import FeedInterrupted
+from everstep.checkpoint import Checkpointer, SaveError
+from everstep.engine import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
 from everstep.gang import current_gang
 from everstep.loop import random_state
@@ -38,7 +38,7 @@ from everstep.loop.recovery import BadBatchSkipper, Recovery
 from everstep.loop.saver import PartStates, Saver, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
-from everstep.tracking.tracker import NoopTracker, Tracker, plain
+from everstep.tracking import NoopTracker, Tracker, plain
 from everstep.types import Logs, OwnState
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from everstep.checkpoint.manifest import Base
-from everstep.engine.engine import Engine
+from everstep.checkpoint import Base
+from everstep.engine import Engine
 from everstep.types import OwnState
 
 logger = logging.getLogger(__name__)

@@ -18,14 +18,14 @@ from typing import Any
 
 import keras
 
-from everstep.engine.logs import floats, with_arrays
+from everstep.engine import floats, with_arrays
 from everstep.errors import UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.hooks import Hook
 from everstep.loop.listener import Listener
 from everstep.loop.plain_values import decode, encode
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule, warn_of_data_end
-from everstep.task.optim.loss_scale import UPDATES
+from everstep.task.optim import UPDATES
 from everstep.types import Logs, State
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,11 @@ from typing import Any, ParamSpec, TypeVar
 import keras
 import numpy as np
 
-from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.checkpoint import Checkpointer
 from everstep.engine import state as states
-from everstep.engine.custom_loops import tensorflow_variables
+from everstep.engine import tensorflow_variables
 from everstep.errors import UsageError
-from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import Tracker
+from everstep.tracking import TensorBoardTracker, Tracker
 from everstep.types import Logs, OwnState, State
 
 _P = ParamSpec("_P")

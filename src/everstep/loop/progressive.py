@@ -20,8 +20,8 @@ import keras
 from everstep.loop import random_state
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.trainer import Trainer
-from everstep.task.optim.ema import averaged_keys
-from everstep.task.task import Task
+from everstep.task import Task
+from everstep.task.optim import averaged_keys
 from everstep.types import OwnState, State, StoredState
 
 logger = logging.getLogger(__name__)

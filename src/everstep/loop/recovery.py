@@ -13,11 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.engine.engine import Engine
-from everstep.engine.feed import Feed
+from everstep.engine import Engine, Feed
 from everstep.errors import DivergedError, warning_text
 from everstep.gang import current_gang
-from everstep.task.optim.loss_scale import UPDATES, find_scaling
+from everstep.task.optim import UPDATES, find_scaling
 from everstep.types import ArrayParts, Logs, OwnState
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from everstep.checkpoint.checkpointer import Checkpointer, NoopCheckpointer, SaveError
-from everstep.checkpoint.manifest import Base
+from everstep.checkpoint import Base, Checkpointer, NoopCheckpointer, SaveError
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.loop import same_state

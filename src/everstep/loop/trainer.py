@@ -11,25 +11,25 @@ from typing import Any
 
 import keras
 
-from everstep.checkpoint.checkpointer import BASE_KEY
-from everstep.data.arrays import ArrayStream
-from everstep.data.source import make_stream
-from everstep.data.stream import Stream
-from everstep.data.wrappers import CountedStream, keep_first_batches
-from everstep.engine.backend import create_engine
-from everstep.engine.device_data import place_data
-from everstep.engine.engine import Engine
-from everstep.engine.feed import Feed
-from everstep.engine.model_settings import prepare_model
-from everstep.engine.state import EVALUATED, name_variables
-from everstep.engine.xla import compiler_options
+from everstep.checkpoint import BASE_KEY
+from everstep.data import ArrayStream, CountedStream, Stream, keep_first_batches, make_stream
+from everstep.engine import (
+    EVALUATED,
+    Engine,
+    Feed,
+    compiler_options,
+    create_engine,
+    name_variables,
+    place_data,
+    prepare_model,
+)
 from everstep.errors import BadDataError, Problem, TrainingError, UsageError, problems_under
 from everstep.loop.frozen import FrozenWeights
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.loop.untouched import Untouched
-from everstep.task.optim.ema import find_average, with_averages
-from everstep.task.task import Task
+from everstep.task import Task
+from everstep.task.optim import find_average, with_averages
 from everstep.types import Batch, Logs, OwnState, StoredState
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import keras
 
-from everstep.engine.engine import Engine
+from everstep.engine import Engine
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,9 @@ from typing import Any
 import keras
 
 from everstep.errors import UsageError
-from everstep.export.predict.finding import find, local_run
-from everstep.export.predict.models import load_keras
 from everstep.recipes.mnist_task import MnistTask
-from everstep.task.distillation import DistillationTask
+from everstep.task import DistillationTask
+from everstep.trained import find, load_keras, local_run
 
 _KEY = "task.teacher"
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from everstep.config import register_experiment, register_task
-from everstep.data.text.config import TextDataConfig
+from everstep.data.text import TextDataConfig
 from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
+from everstep.loop import TrainerConfig
 from everstep.recipes.gpt2_config import GPT2ModelConfig
-from everstep.task.config import GenerationConfig, TaskConfig
-from everstep.task.optim.config import OptimizationConfig
+from everstep.task import GenerationConfig, TaskConfig
+from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass

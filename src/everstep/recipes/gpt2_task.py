@@ -23,14 +23,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from everstep.data.text import text_stream
-from everstep.data.text.stream import POSITIONS, SEGMENTS, TOKENS
-from everstep.data.text.tokenizers import Tokenizer, make_tokenizer
+from everstep.data.text import POSITIONS, SEGMENTS, TOKENS, Tokenizer, make_tokenizer, text_stream
 from everstep.errors import UsageError
 from everstep.recipes.gpt2_config import GPT2ModelConfig
-from everstep.task.classification import LanguageModelTask
-from everstep.task.config import GenerationConfig
-from everstep.task.generation import continue_tokens, host_logits
+from everstep.task import GenerationConfig, LanguageModelTask, continue_tokens, host_logits
 
 FOLLOWS_RULE = 0.75
 """The share of generated tokens that follow from the one before."""

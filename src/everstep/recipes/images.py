@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.config import Config, register_experiment, register_task
-from everstep.data.images.config import ImageDataConfig
-from everstep.data.images.sources import find_classes
+from everstep.data.images import ImageDataConfig, find_classes
 from everstep.errors import Problem, UsageError, problems_under
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
-from everstep.task.config import AugmentationConfig, TaskConfig
-from everstep.task.optim.config import OptimizationConfig
+from everstep.loop import TrainerConfig
+from everstep.task import AugmentationConfig, TaskConfig
+from everstep.task.optim import OptimizationConfig
 
 _SHAPE = ("size", "channels", "resize")
 _FILES = ("input_path", "image_column", "label_column", "validation_split")

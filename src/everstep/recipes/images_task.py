@@ -6,7 +6,7 @@ import keras
 from keras import layers
 
 from everstep.data.images import ImageDataConfig, ImageSource
-from everstep.task.classification import ClassificationTask, augmentation_layers
+from everstep.task import ClassificationTask, augmentation_layers
 
 
 class ImageFilesTask(ClassificationTask):

@@ -7,7 +7,7 @@ import numpy as np
 from keras import layers
 
 from everstep.recipes.mnist_data import load_mnist
-from everstep.task.classification import ClassificationTask, ImageClassificationTask
+from everstep.task import ClassificationTask, ImageClassificationTask
 
 
 class MnistTask(ClassificationTask):

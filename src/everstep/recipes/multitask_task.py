@@ -7,8 +7,8 @@ import numpy as np
 from keras import layers
 
 from everstep.recipes.mnist_data import load_mnist
-from everstep.task.classification import ClassificationTask
-from everstep.task.multitask.task import MultiTask
+from everstep.task import ClassificationTask
+from everstep.task.multitask import MultiTask
 
 CLASSES = {"digit": 10, "parity": 2}
 

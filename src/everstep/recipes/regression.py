@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any
 
 from everstep.config import Config, register_experiment, register_task
-from everstep.data.config import DataConfig
+from everstep.data import DataConfig
 from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
-from everstep.task.config import OwnDataConfig
-from everstep.task.optim.config import OptimizationConfig
+from everstep.loop import TrainerConfig
+from everstep.task import OwnDataConfig
+from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass

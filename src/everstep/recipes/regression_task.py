@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from everstep.task.regression import RegressionTask
+from everstep.task import RegressionTask
 
 
 class SineTask(RegressionTask):

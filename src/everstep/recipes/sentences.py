@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from everstep.recipes.transformer import transformer
-from everstep.task.classification import IGNORED, TokenClassificationTask
+from everstep.task import IGNORED, TokenClassificationTask
 
 CLASSES = ("other", "person", "place", "month")
 """The classes of words; a label is an index into this tuple."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from everstep.errors import UsageError
 from everstep.recipes.transformer import transformer
-from everstep.task.classification import IGNORED, LanguageModelTask
+from everstep.task import IGNORED, LanguageModelTask
 
 ALPHABET = " 0123456789+="
 """The vocabulary: a token is a character's index. The first one is for padding, which no sum needs."""

@@ -1,6 +1,135 @@
 """One run: its directory, its record, and the process that trains in it.
 
-`record.py` writes `run.json`, `digest.py`, `environment.py`, `cost.py` and `goodput.py` compute what it contains;
-`attempt.py`, `lock.py`, `signals.py` and `preemption.py` are about the process; `resume_checks.py` compares two
-attempts; `checkpoint_selection.py` finds checkpoints; `removal.py` removes runs; `reproduce/` repeats them.
+record.py                `run.json` and `config.yaml`, over all attempts
+attempt.py               one attempt: holds the directory, records its progress and its end
+lock.py                  one process per directory, and its heartbeat
+signals.py               signals that stop a run
+preemption.py            notices that the machine is about to be taken away
+processes.py             what several processes do together around a run
+resume_checks.py         what a resumed run may change
+trackers.py              the trackers of a run
+environments.py          code, packages, machine and data
+cost.py                  parameters, operations, rates, memory
+kept_work.py             goodput: the share of computed steps that was kept
+profiling.py             traces of some steps
+pruning.py               how a sweep stops a trial
+checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
+averaged_checkpoint.py   several checkpoints as one
+layout_registry.py       where entry points keep the parts of a run
+parent_process.py        what a run exchanges with the process that launched it
+removal.py               removes runs
+exit_codes.py            how a training program ends
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.run import (
+        cost,
+        processes,
+        pruning,
+        record,
+        removal,
+    )
+    from everstep.run.attempt import (
+        Attempt,
+        Guard,
+        NoGuard,
+        Progress,
+    )
+    from everstep.run.averaged_checkpoint import as_checkpoint
+    from everstep.run.checkpoint_selection import (
+        FLAG,
+        Chosen,
+        choose,
+        selected_steps,
+    )
+    from everstep.run.cost import Throughput
+    from everstep.run.environments import (
+        CODE_DIFF,
+        REQUIREMENTS,
+        code_change,
+        code_version,
+        environment,
+        folder_fingerprint,
+        git,
+        processor,
+        read_requirements,
+        with_settings,
+    )
+    from everstep.run.exit_codes import (
+        exit_code,
+        reported_error,
+        without_option,
+    )
+    from everstep.run.kept_work import (
+        goodput,
+        seconds,
+    )
+    from everstep.run.layout_registry import (
+        RunLayout,
+        export_config,
+        export_record,
+        layouts,
+        loop_directories,
+        loop_directory,
+        register_layout,
+        results_file,
+        run_folder,
+    )
+    from everstep.run.lock import (
+        RunLock,
+        is_held,
+        last_beat,
+    )
+    from everstep.run.parent_process import (
+        ENDED,
+        RECORD,
+        STARTED,
+        SUBMISSION,
+        SUBMISSIONS,
+        SUPERVISOR,
+        announced,
+        submitted,
+    )
+    from everstep.run.processes import log_file
+    from everstep.run.profiling import Profile
+    from everstep.run.pruning import (
+        PruningListener,
+        listen_to_trials,
+        pruning_gates,
+    )
+    from everstep.run.record import (
+        OWN_FILES,
+        Record,
+        Run,
+        Status,
+        damage,
+        find_runs,
+        read,
+        refuse_foreign,
+    )
+    from everstep.run.resume_checks import (
+        FILES,
+        FIRST_BATCH,
+        ChangeRefused,
+        accepted_changes,
+        allowed_in_python,
+        changes_since,
+        check_keys,
+        stored_seed,
+    )
+    from everstep.run.signals import (
+        Interrupted,
+        as_python_interrupts,
+    )
+    from everstep.run.trackers import (
+        LiveFacts,
+        create_tracker,
+        require_trackers,
+        with_samples,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.checkpoint.digest import WEIGHTS, Digest
-from everstep.config.difference import Change
+from everstep.checkpoint import WEIGHTS, Digest
+from everstep.config import Change
 from everstep.engine import exactness
 from everstep.errors import error_text
 from everstep.gang import current_gang
-from everstep.loop.hooks import Hook
+from everstep.loop import Hook
 from everstep.run import preemption, resume_checks
 from everstep.run.lock import NoLock, RunLock, last_beat
 from everstep.run.parent_process import announce
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted, Signals
-from everstep.tracking.console import ConsoleTracker
-from everstep.tracking.tracker import LogKind, Tracker
+from everstep.tracking import ConsoleTracker, LogKind, Tracker
 from everstep.types import State
 
 logger = logging.getLogger(__name__)

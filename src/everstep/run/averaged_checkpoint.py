@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from everstep.checkpoint.averaging import write_average
-from everstep.engine.state import EVALUATED
+from everstep.checkpoint import write_average
+from everstep.engine import EVALUATED
 from everstep.run.checkpoint_selection import Chosen
-from everstep.task.optim.ema import averaged_keys
+from everstep.task.optim import averaged_keys
 
 
 @contextlib.contextmanager

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
-from everstep.checkpoint import manifest
-from everstep.checkpoint.manifest import Damaged
-from everstep.checkpoint.retention import Entry, Retention
+from everstep.checkpoint import Damaged, Entry, Retention, manifest
 from everstep.config import load_file
 from everstep.errors import UsageError
 from everstep.run.layout_registry import loop_directories

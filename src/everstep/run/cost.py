@@ -17,13 +17,10 @@ from typing import Any, NamedTuple
 import keras
 
 from everstep.data import nest
-from everstep.engine import flops
-from everstep.engine.devices import device_kind
-from everstep.loop.lazy_logs import LazyLogs
-from everstep.loop.progressive import ProgressiveTrainer
-from everstep.loop.trainer import Trainer
-from everstep.task.task import unpack
-from everstep.tracking.tracker import LogKind, Tracker
+from everstep.engine import device_kind, flops
+from everstep.loop import LazyLogs, ProgressiveTrainer, Trainer
+from everstep.task import unpack
+from everstep.tracking import LogKind, Tracker
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)

@@ -11,20 +11,17 @@ A package with an entry point of its own names the module that registers its lay
 
 import dataclasses
 import functools
-import importlib.metadata
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from everstep.checkpoint.remote.layout import register_progress_files
+from everstep.checkpoint.remote import register_progress_files
+from everstep.entry_points import entry_points
 
 logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "everstep.layouts"
 """The group of the entry points."""
-
-_SHIPPED = importlib.metadata.EntryPoint("shipped", "everstep.frontends.layouts", ENTRY_POINTS)
-"""This package's own, as its installation declares them: its sources may be used without being installed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +77,7 @@ def layouts() -> list[RunLayout]:
 
 @functools.cache
 def _load_entry_points() -> None:
-    for point in [_SHIPPED, *importlib.metadata.entry_points(group=ENTRY_POINTS)]:
+    for point in entry_points(ENTRY_POINTS):
         try:
             point.load()
         except Exception as error:  # a broken package must not stop this run

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
-from everstep.checkpoint.visible import require_visible
+from everstep.checkpoint import require_visible
 from everstep.errors import UsageError
 from everstep.gang import Gang
 from everstep.run import resume_checks

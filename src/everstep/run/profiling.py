@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from everstep.engine.profiler import Trace
-from everstep.loop.config import profiled_steps
-from everstep.loop.hooks import Hook
+from everstep.engine import Trace
+from everstep.loop import Hook, profiled_steps
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.gang import current_gang
-from everstep.loop.hooks import Hook
+from everstep.loop import Hook
 from everstep.run.signals import Interrupted
 
 VARIABLE = "EVERSTEP_TRIAL_SOCKET"

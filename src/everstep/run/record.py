@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep import redaction, storage
-from everstep.checkpoint.digest import weights_digest
+from everstep.checkpoint import weights_digest
 from everstep.errors import UsageError
 from everstep.gang import current_gang
-from everstep.run.environment import (
+from everstep.run.environments import (
     CODE_DIFF,
     REQUIREMENTS,
     code_change,

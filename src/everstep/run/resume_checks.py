@@ -15,16 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction
-from everstep.config import Config, dialect, load_file
-from everstep.config.base import at_default
-from everstep.config.difference import ABSENT, Change, differences, in_line
-from everstep.config.key_paths import all_paths, child, find_key, is_below, leaves, split_path
-from everstep.config.sources import HEADER
-from everstep.data.arrays import ArrayStream, RowsStream
-from everstep.data.stream import Stream
-from everstep.data.wrappers import CountedStream
+from everstep.config import (
+    ABSENT,
+    HEADER,
+    Change,
+    Config,
+    all_paths,
+    at_default,
+    child,
+    dialect,
+    differences,
+    find_key,
+    in_line,
+    is_below,
+    leaves,
+    load_file,
+    split_path,
+)
+from everstep.data import ArrayStream, CountedStream, RowsStream, Stream
 from everstep.errors import Problem, UsageError, join, nearest
-from everstep.run.environment import environment, file_fingerprints, fingerprint
+from everstep.run.environments import environment, file_fingerprints, fingerprint
 
 logger = logging.getLogger(__name__)
 

@@ -8,29 +8,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep import redaction
-from everstep.data import nest
-from everstep.data.advice import how_to_feed_faster
-from everstep.data.sparse import first_samples
-from everstep.evaluation.arrays import host_array
-from everstep.evaluation.display import picture
-from everstep.loop import random_state
-from everstep.loop.hooks import Hook
+from everstep.data import first_samples, how_to_feed_faster, nest
+from everstep.evaluation import host_array, picture
+from everstep.loop import Hook, random_state
 from everstep.run.attempt import Attempt
-from everstep.run.goodput import goodput
+from everstep.run.kept_work import goodput
 from everstep.run.record import Run
-from everstep.task.task import unpack
-from everstep.tracking.config import TrackingConfig
-from everstep.tracking.console import ConsoleTracker, Facts
-from everstep.tracking.data_wait import DataWaitAdvice
-from everstep.tracking.history import HistoryTracker
-from everstep.tracking.jsonl import JsonLinesTracker
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker
-from everstep.tracking.plugins import TrackedRun, find_trackers, make_trackers
-from everstep.tracking.samples import SampleFiles
-from everstep.tracking.sweep_tags import trial_name
-from everstep.tracking.tensorboard import TensorBoardTracker
-from everstep.tracking.tracker import BackgroundTracker, LogKind, MultiTracker, Tracker
-from everstep.tracking.wandb import WandbTracker, is_disabled, make_target, require_package
+from everstep.task import unpack
+from everstep.tracking import (
+    BackgroundTracker,
+    ConsoleTracker,
+    DataWaitAdvice,
+    Facts,
+    HistoryTracker,
+    JsonLinesTracker,
+    LogKind,
+    MlflowNames,
+    MlflowTracker,
+    MultiTracker,
+    SampleFiles,
+    TensorBoardTracker,
+    TrackedRun,
+    Tracker,
+    TrackingConfig,
+    WandbTracker,
+    find_trackers,
+    is_disabled,
+    make_target,
+    make_trackers,
+    require_package,
+    trial_name,
+)
 
 logger = logging.getLogger(__name__)
 

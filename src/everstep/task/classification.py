@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from everstep.data.labels import check_labels
+from everstep.data import check_labels
 from everstep.errors import UsageError
 from everstep.task.chunked_loss import KEY, chunked_cross_entropy, split_model
 from everstep.task.config import AugmentationConfig, GenerationConfig

@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from everstep.config import Config
-from everstep.config.base import Declined
-from everstep.data.config import DataConfig
+from everstep.config import Config, Declined
+from everstep.data import DataConfig
 from everstep.errors import Problem, UsageError
 
 

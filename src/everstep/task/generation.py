@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from everstep.data.labels import IGNORED
+from everstep.data import IGNORED
 from everstep.errors import UsageError
 from everstep.task.config import GenerationConfig
 

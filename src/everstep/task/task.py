@@ -9,13 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.labels import check_labels
-from everstep.data.sparse import RaggedArray, SparseArray
+from everstep.data import RaggedArray, SparseArray, check_labels
 from everstep.errors import UsageError
 from everstep.task.grad import value_and_grad
-from everstep.task.initial.load import load as load_weights
+from everstep.task.initial.loading import load as load_weights
 from everstep.task.initial.matching import Report
-from everstep.task.optim.build import build as build_optimizer
+from everstep.task.optim.building import build as build_optimizer
 from everstep.task.optim.loss_scale import scaling_loss
 from everstep.types import Batch
 

@@ -1,1 +1,8 @@
-"""Contract suites and tiny tasks, for our tests and for those of extensions."""
+"""Contract suites and tiny tasks, for our tests and for those of extensions.
+
+engines/    the contract of an `Engine`
+streams.py  the contract of a `Stream`
+tasks.py    small tasks, and a rig that runs one on an engine
+models.py   small models, with every kind of layer that engines treat differently
+hub.py      tiny KerasHub presets
+"""

@@ -19,8 +19,7 @@ import numpy as np
 import sentencepiece
 import tokenizers
 
-from everstep.engine.hub import keras_hub
-from everstep.engine.late_tensorflow import not_found
+from everstep.engine import keras_hub, not_found
 
 TEXT = (
     "the quick brown fox jumps over the lazy dog",

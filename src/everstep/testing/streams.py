@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.stream import BLOCK_SECONDS, OwnRows, Stream, part_of
+from everstep.data import BLOCK_SECONDS, OwnRows, Stream, nest, part_of
 from everstep.types import Batch, StreamState
 
 Factory = Callable[[bool], Stream]

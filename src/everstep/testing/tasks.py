@@ -14,14 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.checkpoint.digest import digest
-from everstep.data.arrays import ArrayStream
-from everstep.data.stream import Stream
-from everstep.engine import backend
-from everstep.engine.engine import Engine
-from everstep.engine.feed import Feed
-from everstep.engine.xla import compiler_options
-from everstep.task.task import Task
+from everstep.checkpoint import digest
+from everstep.data import ArrayStream, Stream
+from everstep.engine import Engine, Feed, backend, compiler_options
+from everstep.task import Task
 from everstep.testing import models
 from everstep.types import Batch, Logs
 

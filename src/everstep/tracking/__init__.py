@@ -1,6 +1,146 @@
 """Trackers: where the numbers of a run are written while it trains.
 
-`tracker.py` has the interface and the trackers that wrap others; each sink has a file of its own.
-
-`run/trackers.py` creates those that a run is configured with.
+tracker.py          `Tracker`, and those that need no sink
+config.py           which sinks a run writes to, and what they record
+plugins.py          trackers of other packages
+console.py          a line per log, and a live display
+history.py          `history.csv`: each logged step once
+jsonl.py            `metrics.jsonl`
+tensorboard.py      TensorBoard
+mlflow.py           MLflow
+mlflow_active.py    MLflow's own functions, while a user's code runs
+wandb.py            Weights & Biases
+wandb_process.py    the process that talks to it
+spooled_tracker.py  what MLflow and W&B share
+spool.py            records on disk, for a server that may be down
+delivery.py         records from the spool to the server, in a thread
+syncing.py          `everstep runs sync`: what could not be sent
+samples.py          samples of evaluations, as files
+appending.py        all of a record in a file, or nothing of it
+metric_names.py     what the name of a metric implies
+metric_history.py   metrics as they come in, for a display
+data_wait.py        advice where training waits for data
+system_metrics.py   figures of the machine
+sweep_tags.py       the sweep that a run is a trial of
+live_display.py     a few lines that show a run
+live_screen.py      keeps them at the bottom of a terminal
+styled_lines.py     styled text, by rich
+terminal.py         what a terminal can show
+number_text.py      numbers as people read them
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.tracking import system_metrics
+    from everstep.tracking.config import (
+        SERVERS,
+        TrackingConfig,
+    )
+    from everstep.tracking.console import (
+        ConsoleTracker,
+        Facts,
+        NoOutput,
+    )
+    from everstep.tracking.data_wait import DataWaitAdvice
+    from everstep.tracking.delivery import DeliveryProgress
+    from everstep.tracking.history import (
+        HistoryReader,
+        HistoryTracker,
+        epoch_table,
+        read_history,
+    )
+    from everstep.tracking.jsonl import JsonLinesTracker
+    from everstep.tracking.live_display import (
+        DisplayStatus,
+        frame,
+    )
+    from everstep.tracking.live_screen import LiveScreen
+    from everstep.tracking.metric_history import (
+        LiveMetrics,
+        LiveRate,
+    )
+    from everstep.tracking.metric_names import (
+        SIDE_FIGURES,
+        bare,
+        direction,
+        of_validation,
+    )
+    from everstep.tracking.mlflow import (
+        MlflowNames,
+        MlflowTarget,
+        MlflowTracker,
+        checked_uri,
+        default_uri,
+        folder_uri,
+        is_there,
+        local_store,
+        prepare_client,
+        spool_of,
+        without_credentials,
+    )
+    from everstep.tracking.mlflow_active import active_run
+    from everstep.tracking.number_text import (
+        clock_time,
+        count,
+        percent,
+        rate_text,
+        value_text,
+    )
+    from everstep.tracking.plugins import (
+        TrackedRun,
+        find_trackers,
+        make_trackers,
+    )
+    from everstep.tracking.samples import SampleFiles
+    from everstep.tracking.spool import flattened
+    from everstep.tracking.styled_lines import (
+        Line,
+        Style,
+        bar,
+        cropped,
+        in_ascii,
+        joined,
+        line_of,
+        width_of,
+    )
+    from everstep.tracking.sweep_tags import (
+        SWEEP,
+        TRIAL,
+        trial_name,
+    )
+    from everstep.tracking.syncing import (
+        sync,
+        sync_all,
+    )
+    from everstep.tracking.system_metrics import watched
+    from everstep.tracking.tensorboard import (
+        EventFile,
+        TensorBoardTracker,
+        histogram_value,
+        last_step,
+        scalar_value,
+    )
+    from everstep.tracking.terminal import (
+        can_draw,
+        only_ascii,
+        wrapped,
+    )
+    from everstep.tracking.tracker import (
+        BackgroundTracker,
+        LogKind,
+        MultiTracker,
+        NoopTracker,
+        Tracker,
+        plain,
+    )
+    from everstep.tracking.wandb import (
+        WandbTracker,
+        is_disabled,
+        make_target,
+        require_package,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -10,13 +10,13 @@ where `run` is a `TrackedRun`. It returns a `Tracker`.
 """
 
 import dataclasses
-import importlib.metadata
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep import redaction
+from everstep.entry_points import entry_points
 from everstep.errors import UsageError, nearest, problems_under
 from everstep.tracking.tracker import ForwardingTracker, LogKind, Tracker
 
@@ -69,7 +69,7 @@ def find_trackers(names: Collection[str]) -> dict[str, Any]:
     """
     if not names:  # looking through all installed packages takes a while
         return {}
-    points = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    points = {point.name: point for point in entry_points(ENTRY_POINTS)}
     for name in names:
         if name not in points:
             raise UsageError(

@@ -8,8 +8,8 @@ from tests.checkpoint.remote import remote_program
 
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.export.predict.finding import local_run
 from everstep.run.checkpoint_selection import checkpoints, choose
+from everstep.trained.finding import local_run
 
 
 @pytest.mark.stores("memory")

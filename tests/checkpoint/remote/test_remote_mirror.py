@@ -8,7 +8,7 @@ from tests.checkpoint.remote.machines import Machine, failing_at, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.checkpoint.manifest import Base
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.store import Store, StoreError

@@ -8,7 +8,7 @@ from tests.servers.mlflow_server import MlflowServer, memory_folder, points_of, 
 from tests.servers.proxy import Proxy
 
 from everstep.components import Orchestrator
-from everstep.tracking.sync import sync
+from everstep.tracking.syncing import sync
 
 # MLflow's database code under the newest SQLAlchemy, and Keras under the newest NumPy; neither is ours to change.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -23,7 +23,7 @@ from everstep.frontends.project_tracking import Tracking
 from everstep.tracking.mlflow import spool_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-pytest_plugins = ("tests.evaluation.report.conftest",)
+pytest_plugins = ("tests.report.conftest",)
 
 
 class Recorded(Tracking):

@@ -7,7 +7,7 @@ from keras import callbacks, layers
 
 import everstep as es
 from everstep.errors import TrainingError
-from everstep.run.goodput import goodput
+from everstep.run.kept_work import goodput
 from everstep.run.record import read
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch"), pytest.mark.usefixtures("no_export")]

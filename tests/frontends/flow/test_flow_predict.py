@@ -11,7 +11,7 @@ import pytest
 
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.export.predict.finding import opened
+from everstep.trained.finding import opened
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launch.submit.overview import Overview
+from everstep.launch.submit.job_overview import Overview
 from everstep.launch.submit.submissions import Submission
 from everstep.run.record import Run, read
 

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.frontends.components.run_folder import open_run
 from everstep.launch.submit import snapshot
 from everstep.launch.submit.request import any_command, project_run
-from everstep.run.environment import code_version
+from everstep.run.environments import code_version
 from everstep.run.parent_process import SUBMISSION
 
 CONFIG = {

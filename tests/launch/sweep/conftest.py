@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.evaluation.report.conftest import browser, page  # noqa: F401
+from tests.report.conftest import browser, page  # noqa: F401
 
 HERE = Path(__file__).parent
 

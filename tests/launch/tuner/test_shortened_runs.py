@@ -6,7 +6,7 @@ import pytest
 from tests.task.multitask.samples import Pair, pair_config
 
 import everstep as es
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from loop.samples import TinyTask, run, tiny_params

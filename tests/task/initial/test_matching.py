@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from everstep.task.initial.load import load
+from everstep.task.initial.loading import load
 from everstep.task.initial.matching import Naming, best, model_weights
 
 pytestmark = pytest.mark.backend

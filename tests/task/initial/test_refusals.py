@@ -16,7 +16,7 @@ from keras import layers
 from everstep.checkpoint import arrays, manifest, partial_read
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.errors import UsageError
-from everstep.task.initial.load import load
+from everstep.task.initial.loading import load
 from everstep.task.initial.matching import model_weights
 from everstep.testing import models
 from everstep.testing.tasks import seeded

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 import everstep as es
-from everstep.checkpoint.digest import digest
+from everstep.checkpoint.digests import digest
 from everstep.experiment import create_trainer
 from everstep.multitask import MultiTaskConfig, TaskRoutine
 from everstep.task.multitask.task import MultiTask

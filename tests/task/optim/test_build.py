@@ -8,7 +8,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 
 
 def cosine(initial: float = 1.0, steps: int = 100, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from everstep.engine.backend import create_engine
 from everstep.engine.state import collect
 from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 from everstep.task.optim.ema import ExponentialMovingAverage, find_average
 from everstep.testing import models
 from everstep.testing.tasks import Regression, running, seeded

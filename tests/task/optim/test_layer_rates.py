@@ -11,7 +11,7 @@ from everstep.engine.state import name_variables
 from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
 from everstep.run.record import read
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 from everstep.task.optim.layer_rates import by_depth, by_name, rate_table
 from loop.samples import TinyTask, tiny_params
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.optim import OptimizationConfig
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 
 pytestmark = pytest.mark.backend
 

@@ -6,7 +6,7 @@ import pytest
 
 import everstep
 from everstep.config import apply
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 from everstep.task.optim.ema import find_average
 from everstep.task.optim.optimizers import Lamb
 

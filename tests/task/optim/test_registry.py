@@ -10,7 +10,7 @@ import everstep
 from everstep.errors import UsageError
 from everstep.optim import ClippingConfig, OptimizationConfig, OptimizerConfig, register_optimizer
 from everstep.task.optim import config as registry
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from everstep.optim import OptimizationConfig
-from everstep.task.optim.build import build_learning_rate
+from everstep.task.optim.building import build_learning_rate
 
 pytestmark = pytest.mark.backend
 

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.engine.state import name_variables
 from everstep.optim import OptimizationConfig
-from everstep.task.optim.build import build
+from everstep.task.optim.building import build
 from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.task.optim.optimizers import matches
 from loop.samples import TinyTask

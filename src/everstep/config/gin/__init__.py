@@ -1,5 +1,19 @@
-"""Gin bindings, for fields of configs and for gin's configurables; what code calls."""
+"""Gin bindings, for fields of configs and for gin's configurables; what code calls.
 
-from everstep.config.gin.bindings import configurable, parse_config_files_and_bindings
+reading.py   gin files, as records of what is bound, to what, and where
+bindings.py  the records, applied to configs and configurables
+"""
 
-__all__ = ["configurable", "parse_config_files_and_bindings"]
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.config.gin import bindings
+    from everstep.config.gin.bindings import (
+        configurable,
+        operative_config,
+        parse_config_files_and_bindings,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

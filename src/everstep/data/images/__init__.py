@@ -1,7 +1,32 @@
-"""Images in files: folders, tables, Parquet and TFRecord files, decoded and augmented by workers."""
+"""Images in files: folders, tables, Parquet and TFRecord files, decoded and augmented by workers.
 
-from everstep.data.images.config import ImageAugmentation, ImageDataConfig
-from everstep.data.images.sources import ImageSource, find_classes
-from everstep.data.images.stream import ImageStream
+config.py      `ImageDataConfig`
+sources.py     where images come from: folders with a subfolder per class, rows of tables
+decoding.py    from encoded bytes to pixels, safely and upright
+transforms.py  from a decoded image to the pixels of a batch
+stream.py      batches of images that workers decode, resize and augment
+"""
 
-__all__ = ["ImageAugmentation", "ImageDataConfig", "ImageSource", "ImageStream", "find_classes"]
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.data.images.config import (
+        ImageAugmentation,
+        ImageDataConfig,
+    )
+    from everstep.data.images.decoding import (
+        MODES,
+        SUFFIXES,
+        BadImage,
+        decode,
+        upright_size,
+    )
+    from everstep.data.images.sources import (
+        ImageSource,
+        find_classes,
+    )
+    from everstep.data.images.stream import ImageStream
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

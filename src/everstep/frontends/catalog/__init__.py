@@ -12,12 +12,21 @@ catalog.save("mnist.scores", table)
 catalog.py       load, save, check, fingerprint
 entries.py       files as entries by name
 formats.py       the types that read and write data, and which one an entry has
+data_type.py     what reads and writes one type of data
+pickles.py       pickles, where a project allows them
 places.py        where data is: a folder of this machine or a store; versions
 fingerprints.py  digests of content
 """
 
-from everstep.frontends.catalog.catalog import Catalog
-from everstep.frontends.catalog.data_type import DataType
-from everstep.frontends.catalog.entries import Entry
+from typing import TYPE_CHECKING
 
-__all__ = ["Catalog", "DataType", "Entry"]
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.frontends.catalog import entries
+    from everstep.frontends.catalog.catalog import Catalog
+    from everstep.frontends.catalog.data_type import DataType
+    from everstep.frontends.catalog.entries import Entry
+    from everstep.frontends.catalog.formats import SHIPPED
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

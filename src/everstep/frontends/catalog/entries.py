@@ -9,11 +9,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from everstep.checkpoint.remote import is_url
-from everstep.checkpoint.remote.urls import checked, refuse_lost_slash
-from everstep.config import Config, Layer
-from everstep.config.compose import merge_trees, resolve_layers
-from everstep.config.layers import nested, origin_of, walk
+from everstep.checkpoint.remote import checked, is_url, refuse_lost_slash
+from everstep.config import Config, Layer, merge_trees, nested, origin_of, resolve_layers, walk
 from everstep.errors import Problem, UsageError, join, problems_under
 from everstep.frontends.catalog.data_type import unknown_arguments
 from everstep.frontends.catalog.formats import SHIPPED, type_name

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everstep import storage
-from everstep.checkpoint.remote import cache
-from everstep.checkpoint.remote.store import sha256
+from everstep.checkpoint.remote import cache, sha256
 from everstep.errors import UsageError
 
 _SETTLED = 2.0

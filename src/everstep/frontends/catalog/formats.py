@@ -16,11 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from everstep.config import dialect
-from everstep.config.allowed import Allowed, resolve, trusted_packages
-from everstep.data.record_sources import read_records
-from everstep.data.tf_data import load_tensorflow
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.config import Allowed, dialect, resolve, trusted_packages
+from everstep.data import TfExampleBuilder, load_tensorflow, read_records, write_tfrecords
 from everstep.errors import UsageError, kind_of, nearest
 from everstep.frontends.catalog import pickles
 from everstep.frontends.catalog.data_type import DataType
@@ -562,7 +559,7 @@ class KerasModel(DataType):
 
     def load(self, path: Path) -> Any:
         """Returns the model."""
-        from everstep.export.predict.models import load_keras  # brings Keras
+        from everstep.trained import load_keras  # brings Keras
 
         return load_keras(path)
 

@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from everstep.config.allowed import allows_pickle
+from everstep.config import allows_pickle
 from everstep.errors import UsageError
 from everstep.frontends.catalog.data_type import DataType
 

@@ -19,10 +19,19 @@ from typing import TypeVar
 import filelock
 
 from everstep import storage
-from everstep.checkpoint.remote import cache, is_url, local_files, publish
-from everstep.checkpoint.remote.layout import OWN
-from everstep.checkpoint.remote.store import Absent, Store, StoreError, brief
-from everstep.checkpoint.remote.urls import checked, join
+from everstep.checkpoint.remote import (
+    OWN,
+    Absent,
+    Store,
+    StoreError,
+    brief,
+    cache,
+    checked,
+    is_url,
+    join,
+    local_files,
+    publish,
+)
 from everstep.errors import UsageError
 
 Result = TypeVar("Result")

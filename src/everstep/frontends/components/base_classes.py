@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.evaluation.outcome import OutcomeKind
+from everstep.evaluation import OutcomeKind
 
 
 class BaseClass(abc.ABC):

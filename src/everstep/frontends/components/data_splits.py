@@ -15,11 +15,16 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from everstep.data import nest, tf_data
-from everstep.data.iterables import IterableStream, is_one_shot
-from everstep.data.stream import Stream
-from everstep.data.tf_data import TFDataStream, load_tensorflow
-from everstep.data.wrappers import MappedStream
+from everstep.data import (
+    IterableStream,
+    MappedStream,
+    Stream,
+    TFDataStream,
+    is_one_shot,
+    load_tensorflow,
+    nest,
+    tf_data,
+)
 from everstep.errors import Problem, UsageError, kind_of
 from everstep.frontends.components.base_classes import PreprocessorBase
 from everstep.frontends.components.building import Components

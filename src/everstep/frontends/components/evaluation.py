@@ -13,25 +13,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from everstep import redaction, storage
-from everstep.config import load_file
-from everstep.config.difference import Change, tree_differences
-from everstep.config.key_paths import is_below
+from everstep import redaction, report, storage
+from everstep.config import Change, is_below, load_file, tree_differences
 from everstep.data import nest
 from everstep.errors import TrainingError, UsageError, plain_text
-from everstep.evaluation import Evaluator, SampleBatch, predictions, report, sample_metrics
-from everstep.evaluation.display import picture
-from everstep.evaluation.outcome import OutcomeKind
-from everstep.evaluation.report.card import write_card
+from everstep.evaluation import Evaluator, OutcomeKind, SampleBatch, picture, predictions, sample_metrics
+from everstep.frontends import COMPONENTS, Tracking
 from everstep.frontends.components.base_classes import EvaluatorBase
 from everstep.frontends.components.building import Components
 from everstep.frontends.components.config import ConfigStruct, training_values
 from everstep.frontends.components.data_splits import DataSplit, create_split
 from everstep.frontends.components.model_metrics import ModelMetrics
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.layouts import COMPONENTS
-from everstep.frontends.project_tracking import Tracking
-from everstep.run.environment import code_change, code_version
+from everstep.report.card import write_card
+from everstep.run import code_change, code_version
 
 logger = logging.getLogger(__name__)
 

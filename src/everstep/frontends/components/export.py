@@ -17,15 +17,15 @@ import keras
 from everstep import redaction, storage
 from everstep.config import dialect
 from everstep.errors import TrainingError, UsageError, plain_text
-from everstep.export.model_export import load_checkpoint, sample_inputs
+from everstep.export import load_checkpoint, sample_inputs
+from everstep.frontends import COMPONENTS
 from everstep.frontends.components.building import Components
 from everstep.frontends.components.config import ConfigStruct, training_values
 from everstep.frontends.components.error_context import describe_error
 from everstep.frontends.components.exported_model import input_dtypes, write_model
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.layouts import COMPONENTS
-from everstep.loop.actions.best_checkpoint import STEP
-from everstep.run.environment import code_version
+from everstep.loop.actions import STEP
+from everstep.run import code_version
 from everstep.types import Batch
 
 RECORD = Path(COMPONENTS.export_record).name

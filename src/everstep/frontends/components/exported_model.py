@@ -7,13 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.tf_data import load_tensorflow
+from everstep.data import load_tensorflow
 from everstep.errors import TrainingError
-from everstep.export import saved_model
-from everstep.export.model_export import SAVED_MODEL as _SAVED_MODEL
-from everstep.export.model_export import serving_format
-from everstep.export.saved_model import declared_inputs
-from everstep.export.torch_program import ExportedProgram
+from everstep.export import SAVED_MODEL as _SAVED_MODEL
+from everstep.export import ExportedProgram, declared_inputs, saved_model, serving_format
 
 SAVED_MODEL = "savedmodel"
 """The name of a SavedModel in a project's `exported/`."""

@@ -7,17 +7,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.wrappers import class_weighted
+from everstep.data import class_weighted, nest
 from everstep.errors import UsageError
-from everstep.evaluation.batch import SampleBatch
+from everstep.evaluation import SampleBatch
 from everstep.frontends.components.building import Components
 from everstep.frontends.components.data_splits import DataSplit, require_weights, weighing
 from everstep.frontends.components.error_context import describe_error
 from everstep.frontends.components.evaluation import create_evaluator, with_columns
 from everstep.frontends.components.keras_trainer import compiled_model
 from everstep.frontends.components.losses import LossFacts, loss_facts, with_axes
-from everstep.task.task import compiled_loss, has_loss
+from everstep.task import compiled_loss, has_loss
 
 _FEW = 8
 

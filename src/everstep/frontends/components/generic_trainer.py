@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from everstep.config.allowed import allows_pickle
+from everstep.config import allows_pickle
 from everstep.errors import TrainingError, UsageError, kind_of, missing_extra
 from everstep.frontends.components.base_classes import GenericModelBuilderBase
 from everstep.frontends.components.building import Components

@@ -9,12 +9,9 @@ from typing import Any
 import keras
 
 from everstep.config import load_file
-from everstep.data.config import DataConfig
-from everstep.data.stream import Stream
-from everstep.data.wrappers import MappedStream, class_weighted
+from everstep.data import DataConfig, MappedStream, Stream, class_weighted
 from everstep.errors import KeyNames, UsageError, kind_of, nearest
-from everstep.frontends import compiled
-from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
+from everstep.frontends import CompiledTaskConfig, RunPlan, Tracking, Verbose, compiled, train_compiled
 from everstep.frontends.components.base_classes import ModelBuilderBase
 from everstep.frontends.components.building import BASES, Components
 from everstep.frontends.components.config import ConfigStruct, origin_of, require_epochs, training_values
@@ -22,12 +19,10 @@ from everstep.frontends.components.data_splits import DataSplit
 from everstep.frontends.components.export import export_best
 from everstep.frontends.components.losses import with_axes
 from everstep.frontends.components.run_folder import RunFolder
-from everstep.frontends.project_tracking import Tracking
-from everstep.frontends.verbosity import Verbose
-from everstep.loop.actions.best_checkpoint import BestCheckpointExporter
-from everstep.loop.listener import Listener
-from everstep.run.environment import folder_fingerprint
-from everstep.task.compiled import CompiledTask, require_compiled
+from everstep.loop import Listener
+from everstep.loop.actions import BestCheckpointExporter
+from everstep.run import folder_fingerprint
+from everstep.task import CompiledTask, require_compiled
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)

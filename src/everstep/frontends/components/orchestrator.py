@@ -10,6 +10,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.engine import backend
+from everstep.frontends import MlflowTracking, Tracking, Verbose, log_output, tracking_uri, verbosity, version_text
 from everstep.frontends.components import export
 from everstep.frontends.components.base_classes import GenericModelBuilderBase
 from everstep.frontends.components.building import Components, build_components
@@ -29,12 +30,9 @@ from everstep.frontends.components.generic_trainer import GenericTrainer
 from everstep.frontends.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.frontends.components.model_metrics import CompiledMetrics, MeanScore
 from everstep.frontends.components.run_folder import RunFolder, open_run
-from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
-from everstep.frontends.verbosity import Verbose, log_output, verbosity
 from everstep.log_lines import handlers_kept
-from everstep.run.environment import code_version
-from everstep.run.lock import RunLock
-from everstep.tracking.mlflow import MlflowNames
+from everstep.run import RunLock, code_version
+from everstep.tracking import MlflowNames
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import filelock
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.frontends import COMPONENTS
 from everstep.frontends.components.config import (
     CLASSES,
     ConfigStruct,
@@ -29,8 +30,7 @@ from everstep.frontends.components.config import (
     origin_of,
 )
 from everstep.frontends.components.project import Project
-from everstep.frontends.layouts import COMPONENTS
-from everstep.run.parent_process import submitted
+from everstep.run import submitted
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.arrays import is_text
-from everstep.data.source import is_arrays
-from everstep.data.stream import Stream
-from everstep.data.wrappers import MappedStream
-from everstep.engine.hub import is_hub_task
-from everstep.task.task import unpack
+from everstep.data import MappedStream, Stream, is_arrays, is_text, nest
+from everstep.engine import is_hub_task
+from everstep.task import unpack
 from everstep.types import Batch
 
 

@@ -11,11 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.arrays import ArrayStream, as_rows, count_samples
-from everstep.data.source import is_arrays
-from everstep.data.sparse import Rows, is_sparse_or_ragged
-from everstep.engine.batch_dtypes import check_leaves
+from everstep.data import ArrayStream, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
+from everstep.engine import check_leaves
 from everstep.errors import UsageError
 
 _APART = "validation data goes in as validation_data=(x_test, y_test)"

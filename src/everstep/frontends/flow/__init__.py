@@ -14,11 +14,41 @@
         main()                    # python train.py --task Mnist_B Mnist_B.epoch=1
 
 Nothing here imports Keras: what trains is loaded when a task runs.
+
+task.py       `FlowTask`: what a user writes
+project.py    a project's folder and tasks
+settings.py   the configuration of a flow
+unread.py     parameters that a task never reads
+running.py    from a task's name to a run of it
+own_run.py    what surrounds a task's `run`, whoever calls it
+training.py   the default `run`, from the prepared data on
+recording.py  the record of a run, also on MLflow
+drawing.py    `training.png`
+program.py    the command line of a project's own program
 """
 
-from everstep.frontends.flow.program import main
-from everstep.frontends.flow.project import FlowProject
-from everstep.frontends.flow.running import create_task, run_flow
-from everstep.frontends.flow.task import DataSet, FlowTask
+from typing import TYPE_CHECKING
 
-__all__ = ["DataSet", "FlowProject", "FlowTask", "create_task", "main", "run_flow"]
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.frontends.flow.program import main
+    from everstep.frontends.flow.project import FlowProject
+    from everstep.frontends.flow.running import (
+        create_task,
+        execute,
+        run_flow,
+    )
+    from everstep.frontends.flow.settings import (
+        PARAMETERS,
+        compose,
+        key_meant,
+    )
+    from everstep.frontends.flow.task import (
+        DataSet,
+        FlowTask,
+        chain_of,
+    )
+    from everstep.frontends.flow.training import FlowConfig
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.run.record import Status
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, Status
 
 PREPARING = ("fetch_data", "preprocessing_train")
 """The steps before `run`."""

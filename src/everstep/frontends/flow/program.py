@@ -13,8 +13,7 @@ from everstep.errors import UsageError, did_you_mean
 from everstep.frontends.flow.project import FlowProject
 from everstep.frontends.flow.running import run_flow
 from everstep.frontends.flow.settings import key_meant
-from everstep.run.exit_codes import exit_code, without_option
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, exit_code, without_option
 
 
 def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:

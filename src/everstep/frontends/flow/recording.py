@@ -17,16 +17,12 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import TrainingError, UsageError
+from everstep.frontends import FLOW, MlflowTracking, Tracking, tracking_uri, version_text
 from everstep.frontends.catalog import Catalog
 from everstep.frontends.flow.settings import FlowSettings, Params, TaskParams
 from everstep.frontends.flow.unread import shown, unread_parameters
-from everstep.frontends.layouts import FLOW
-from everstep.frontends.project_tracking import MlflowTracking, Tracking, tracking_uri, version_text
-from everstep.run.environment import CODE_DIFF, REQUIREMENTS, processor
-from everstep.run.record import Run, Status, read
-from everstep.tracking.mlflow import MlflowNames, checked_uri, folder_uri
-from everstep.tracking.mlflow_active import active_run
-from everstep.tracking.tracker import plain
+from everstep.run import CODE_DIFF, REQUIREMENTS, Run, Status, processor, read
+from everstep.tracking import MlflowNames, active_run, checked_uri, folder_uri, plain
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +112,7 @@ def hardware() -> dict[str, Any]:
 def _devices() -> list[str]:
     if "keras" not in sys.modules:
         return []
-    from everstep.engine.devices import devices  # imports Keras
+    from everstep.engine import devices  # imports Keras
 
     return list(devices())
 

@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote.urls import is_url
+from everstep.checkpoint.remote import is_url
 from everstep.engine import backend as backends
 from everstep.errors import UsageError
+from everstep.frontends import FLOW, Verbose, log_output, tracking_uri, verbosity
 from everstep.frontends.flow.own_run import initialize
 from everstep.frontends.flow.project import FlowProject, require_steps
 from everstep.frontends.flow.recording import ENVIRONMENT, FlowContext, UsedCatalog
 from everstep.frontends.flow.settings import FlowSettings, compose
 from everstep.frontends.flow.task import FlowTask, chain_of
-from everstep.frontends.layouts import FLOW
-from everstep.frontends.project_tracking import tracking_uri
-from everstep.frontends.verbosity import Verbose, log_output, verbosity
-from everstep.run.record import OWN_FILES, read, refuse_foreign
+from everstep.run import OWN_FILES, read, refuse_foreign
 
 
 def create_task(

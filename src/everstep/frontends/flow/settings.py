@@ -17,14 +17,20 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from everstep import redaction
-from everstep.config import Config, Layer, apply_layers, dialect
-from everstep.config.compose import validate
-from everstep.config.field_types import field_types
-from everstep.config.layers import mistyped_keys, walk
-from everstep.config.sources import read_sources
+from everstep.config import (
+    Config,
+    Layer,
+    apply_layers,
+    dialect,
+    field_types,
+    mistyped_keys,
+    read_sources,
+    validate,
+    walk,
+)
 from everstep.errors import Problem, UsageError, did_you_mean, nearest, show
 from everstep.frontends.catalog import Catalog, entries
-from everstep.task.optim.config import OptimizationConfig
+from everstep.task.optim import OptimizationConfig
 
 FILES = ("parameters.yaml", "catalog.yaml", "optimizer.yaml")
 """The files of a config directory, and of the folder `local` in it."""

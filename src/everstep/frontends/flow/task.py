@@ -9,7 +9,7 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.frontends.flow.own_run import record_steps, recorded
 from everstep.frontends.flow.settings import FlowSettings, Params
-from everstep.task.optim.config import OptimizationConfig
+from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass
@@ -170,7 +170,7 @@ class FlowTask(abc.ABC):
 
     def compile_model(self, model: Any) -> None:
         """Compiles a model that `build_model` left uncompiled, with the parameters `loss` and `metrics`."""
-        from everstep.frontends.keras_names import plain_names, require_losses, require_metrics  # brings Keras
+        from everstep.frontends import plain_names, require_losses, require_metrics  # brings Keras
 
         name, loss, metrics = type(self).__name__, plain_names(self.params.loss), plain_names(self.params.metrics)
         metrics = [metrics] if isinstance(metrics, str) else metrics or []
@@ -188,7 +188,7 @@ class FlowTask(abc.ABC):
         if self.optimizer_config.layer_rates is not None:
             reason, remedy = "flows have one learning rate", "remove it, or train an experiment"
             raise UsageError(reason, key="optimizer.layer_rates", remedy=remedy)
-        from everstep.task.optim.build import build  # brings Keras
+        from everstep.task.optim import build  # brings Keras
 
         return build(self.optimizer_config, "optimizer")
 

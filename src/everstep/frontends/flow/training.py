@@ -10,23 +10,17 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.data.arrays import ArrayStream
-from everstep.data.config import DataConfig
-from everstep.data.source import make_stream
-from everstep.data.stream import Stream
+from everstep.data import ArrayStream, DataConfig, Stream, make_stream
 from everstep.engine import backend
 from everstep.errors import KeyNames, UsageError, kind_of, renamed_keys
-from everstep.export.keras_file import export_keras
-from everstep.export.model_export import evaluated_weights, sample_inputs
-from everstep.frontends import compiled
-from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
+from everstep.export import evaluated_weights, export_keras, sample_inputs
+from everstep.frontends import CompiledTaskConfig, RunPlan, compiled, train_compiled
 from everstep.frontends.flow.drawing import NotebookPlot, draw
 from everstep.frontends.flow.recording import FlowContext, copy_file
 from everstep.frontends.flow.settings import FlowSettings
-from everstep.loop.listener import Listener
-from everstep.run.record import Run, read
-from everstep.run.resume_checks import ChangeRefused
-from everstep.task.compiled import require_compiled
+from everstep.loop import Listener
+from everstep.run import ChangeRefused, Run, read
+from everstep.task import require_compiled
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)

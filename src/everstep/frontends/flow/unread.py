@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from everstep.config.key_paths import ABSENT, find_key
+from everstep.config import ABSENT, find_key
 from everstep.errors import Problem, did_you_mean
 from everstep.frontends.flow.settings import PARAMETERS, FlowSettings, Params, optimizer_key
 

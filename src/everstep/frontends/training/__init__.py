@@ -1,16 +1,23 @@
-"""`Training`: the base of a team's training components. Construct it, call `run_train`; a preempted job resumes."""
+"""`Training`: the base of a team's training components. Construct it, call `run_train`; a preempted job resumes.
 
-from everstep.data.tfrecord import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds
-from everstep.frontends.training.pipeline_job import JobPaths, job_paths, run_component
-from everstep.frontends.training.training import Training
+training.py          `Training`
+building.py          the model of a job
+job_files.py         files that tell how far a job is
+artifacts.py         the exported model and the history
+pipeline_job.py      a job of a pipeline, such as Kubeflow's
+own_loop_history.py  the history of a user's own loop
+"""
 
-__all__ = [
-    "JobPaths",
-    "Training",
-    "get_labels",
-    "get_tfrecord_dataset",
-    "get_train_ds",
-    "get_valid_ds",
-    "job_paths",
-    "run_component",
-]
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.frontends.training.pipeline_job import (
+        JobPaths,
+        job_paths,
+        run_component,
+    )
+    from everstep.frontends.training.training import Training
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from everstep import storage
-from everstep.checkpoint.remote.files import publish as upload
-from everstep.checkpoint.remote.files import require_writable
-from everstep.checkpoint.remote.store import Store, StoreError
-from everstep.checkpoint.remote.urls import checked, is_url
+from everstep.checkpoint.remote import Store, StoreError, checked, is_url, require_writable
+from everstep.checkpoint.remote import publish as upload
 from everstep.errors import UsageError
 
 

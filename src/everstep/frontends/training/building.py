@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from everstep.engine.strategy import get_distribution_strategy
+from everstep.engine import get_distribution_strategy
 from everstep.errors import Problem, UsageError, kind_of, plain_text
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from typing import Any
 import keras
 
 from everstep import storage
-from everstep.frontends.layouts import TRAINING
-from everstep.loop.listener import Listener
-from everstep.tracking.tensorboard import EventFile, histogram_value, last_step, scalar_value
+from everstep.frontends import TRAINING
+from everstep.loop import Listener
+from everstep.tracking import EventFile, histogram_value, last_step, scalar_value
 from everstep.types import Logs
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everstep.errors import TrainingError, UsageError
-from everstep.run.exit_codes import exit_code
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, exit_code
 
 
 class JobPaths(NamedTuple):

@@ -15,18 +15,23 @@ import keras
 import numpy as np
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote.urls import checked, is_url, refuse_lost_slash
-from everstep.data.arguments import place, whole_number
-from everstep.data.config import DataConfig
-from everstep.data.source import make_stream, makes_batches
-from everstep.data.stream import Stream
-from everstep.engine import backend
-from everstep.engine.strategy import entered
+from everstep.checkpoint.remote import checked, is_url, refuse_lost_slash
+from everstep.data import DataConfig, Stream, make_stream, makes_batches, place, whole_number
+from everstep.engine import backend, entered
 from everstep.errors import KeyNames, TrainingError, UsageError, nearest, problems_under, renamed_keys
-from everstep.export.model_export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
-from everstep.frontends import compiled
-from everstep.frontends.compiled import CompiledTaskConfig, RunPlan, train_compiled
-from everstep.frontends.keras_names import require_losses, require_metrics, require_optimizer
+from everstep.export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
+from everstep.frontends import (
+    CompiledTaskConfig,
+    RunPlan,
+    Verbose,
+    compiled,
+    log_output,
+    require_losses,
+    require_metrics,
+    require_optimizer,
+    train_compiled,
+    verbosity,
+)
 from everstep.frontends.training.artifacts import missing, publish, writable
 from everstep.frontends.training.building import (
     Size,
@@ -41,10 +46,9 @@ from everstep.frontends.training.building import (
 from everstep.frontends.training.job_files import JobFiles
 from everstep.frontends.training.own_loop_history import as_history
 from everstep.frontends.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
-from everstep.frontends.verbosity import Verbose, log_output, verbosity
-from everstep.run.record import Run
-from everstep.task.task import unpack
-from everstep.tracking.history import epoch_table
+from everstep.run import Run
+from everstep.task import unpack
+from everstep.tracking import epoch_table
 
 DATA = "data"
 

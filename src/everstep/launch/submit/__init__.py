@@ -1,6 +1,39 @@
 """Submitting a run: its code and config file are copied, and an executor is given a job that trains from the copies.
 
-`request.py` is what the user submits, `snapshot.py` the copies. `background.py`, `slurm.py` and `ray.py` are the
-executors; `job.py` is the program that they run. `kubernetes.py` only writes a manifest. `submissions.py` and
-`overview.py` report the state of submitted runs.
+request.py       what is submitted
+snapshot.py      the copies
+job.py           the program that an executor runs
+background.py    the executor that needs no queue
+slurm.py         Slurm
+ray.py           Ray
+kubernetes.py    a manifest for Kubernetes
+submissions.py   the state of submitted runs
+job_overview.py  every run below a directory, with its real state
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.launch.submit import (
+        background,
+        kubernetes,
+        ray,
+        slurm,
+        snapshot,
+        submissions,
+    )
+    from everstep.launch.submit.job_overview import (
+        Overview,
+        listable,
+        overview,
+    )
+    from everstep.launch.submit.request import (
+        SubmitRequest,
+        any_command,
+        project_run,
+    )
+    from everstep.launch.submit.submissions import newest
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

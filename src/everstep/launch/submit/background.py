@@ -9,7 +9,7 @@ from pathlib import Path
 
 from everstep.errors import TrainingError
 from everstep.launch.submit.request import SubmitRequest
-from everstep.run.parent_process import STARTED
+from everstep.run import STARTED
 
 _SECONDS_TO_START = 60.0
 

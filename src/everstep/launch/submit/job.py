@@ -20,13 +20,20 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.progress import newest_checkpoint
+from everstep.launch import newest_checkpoint
 from everstep.launch.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 from everstep.log_lines import print_plain_lines
-from everstep.run.exit_codes import exit_code
-from everstep.run.layout_registry import export_record, loop_directories, results_file
-from everstep.run.lock import RunLock
-from everstep.run.parent_process import ENDED, RECORD, STARTED, SUBMISSION
+from everstep.run import (
+    ENDED,
+    RECORD,
+    STARTED,
+    SUBMISSION,
+    RunLock,
+    exit_code,
+    export_record,
+    loop_directories,
+    results_file,
+)
 
 _STOPPED = 128 + signal.SIGTERM
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

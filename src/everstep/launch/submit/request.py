@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import UsageError
-from everstep.frontends.components.config import find_config
-from everstep.frontends.components.run_folder import open_run
+from everstep.frontends.components import find_config, open_run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.launch.submit.request import SubmitRequest
-from everstep.run.environment import code_version
-from everstep.run.parent_process import RECORD, SUBMISSIONS
+from everstep.run import RECORD, SUBMISSIONS, code_version
 
 _MAX_SOURCE_BYTES = 64 * 2**20
 _MAX_SOURCE_FILES = 10_000

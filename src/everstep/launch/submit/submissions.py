@@ -11,8 +11,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.submit import ray, slurm
 from everstep.launch.submit.snapshot import recorded_executor
-from everstep.run.lock import is_held
-from everstep.run.parent_process import ENDED, RECORD, STARTED, SUBMISSIONS
+from everstep.run import ENDED, RECORD, STARTED, SUBMISSIONS, is_held
 
 State = Literal["queued", "active", "ended", "killed"]
 """Queued: nothing has run yet, or it will run again. Killed: it ended without recording how."""

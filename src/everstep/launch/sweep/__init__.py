@@ -1,7 +1,17 @@
 """Sweeps: the same run with other values, many times, until the best ones are known.
 
-`space.py` says which values may be tried, `target.py` how a run with them is started, `study.py` which ones come next
-(Optuna), `worker.py` runs one trial after the other, `sweeping.py` starts the workers and waits, `page.py` draws.
+sweeping.py    `sweep`: opens the study, starts the workers, waits
+definition.py  `sweep.json`: what is swept
+space.py       which values may be tried
+target.py      how a run with them is started
+study.py       which values come next (Optuna)
+worker.py      runs one trial after the other
+executors.py   where workers run
+function.py    a swept function, and one trial of it
+live.py        the numbers of a trial
+listing.py     sweeps below a directory
+page.py        the page
+parent_run.py  a sweep on MLflow
 
 sweeps/NAME/
   sweep.json       what is swept: target, space, metrics; a later command with another one is refused
@@ -13,5 +23,40 @@ sweeps/NAME/
   sweep.html       the page
 """
 
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.launch.sweep import (
+        executors,
+        sweeping,
+        target,
+    )
+    from everstep.launch.sweep.definition import (
+        PRUNERS,
+        SAMPLERS,
+        Definition,
+    )
+    from everstep.launch.sweep.listing import (
+        ListedSweep,
+        find_sweeps,
+        read_sweep,
+    )
+    from everstep.launch.sweep.space import (
+        Space,
+        Values,
+        create_space,
+        is_swept,
+    )
+    from everstep.launch.sweep.study import SweepStudy
+    from everstep.launch.sweep.sweeping import sweep
+    from everstep.launch.sweep.target import (
+        Check,
+        Target,
+    )
+
 FILE, TABLE, PAGE = "sweep.json", "trials.json", "sweep.html"
 """The files of a sweep's directory that other parts read."""
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

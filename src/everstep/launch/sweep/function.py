@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.config.overrides import parse_override
+from everstep.config import parse_override
 from everstep.errors import UsageError
-from everstep.run.exit_codes import exit_code
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted, exit_code
 
 RESULT = "result.json"
 """The file with what a function has returned."""

@@ -9,10 +9,8 @@ from pathlib import Path
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch.sweep.function import RESULT
-from everstep.run.layout_registry import loop_directory, results_file
-from everstep.run.record import read
-from everstep.tracking.history import read_history
-from everstep.tracking.metric_names import SIDE_FIGURES, of_validation
+from everstep.run import loop_directory, read, results_file
+from everstep.tracking import SIDE_FIGURES, of_validation, read_history
 
 USUAL = ("validation_loss", "val_loss", "test loss", "loss", "training_loss")
 """What is recorded of a trial where no metric is named."""

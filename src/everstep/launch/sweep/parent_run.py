@@ -13,10 +13,16 @@ from typing import Any
 from everstep import redaction
 from everstep.errors import UsageError
 from everstep.launch.sweep.study import CONTINUES, SweepStudy
-from everstep.tracking.delivery import DeliveryProgress
-from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, spool_of, without_credentials
-from everstep.tracking.spool import flattened
-from everstep.tracking.sync import sync
+from everstep.tracking import (
+    DeliveryProgress,
+    MlflowNames,
+    MlflowTarget,
+    MlflowTracker,
+    flattened,
+    spool_of,
+    sync,
+    without_credentials,
+)
 
 logger = logging.getLogger(__name__)
 

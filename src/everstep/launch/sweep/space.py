@@ -25,9 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from everstep.config import dialect
-from everstep.config.layers import Layer
-from everstep.config.overrides import parse_override, split_pairs
+from everstep.config import Layer, dialect, parse_override, split_pairs
 from everstep.errors import NOTHING, Problem, UsageError, nearest
 
 ParameterKind = Literal["float", "int", "categorical"]

@@ -24,7 +24,7 @@ from everstep.launch.sweep.space import Space, Values, create_space, is_swept
 from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.launch.sweep.target import Check, Target, check_space, experiment_check
 from everstep.launch.sweep.worker import PROBLEM, Worker
-from everstep.run.signals import Interrupted
+from everstep.run import Interrupted
 
 _MAX_FAILURES = 5
 _PAGE_SECONDS = 3.0

@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep import storage
-from everstep.config import apply_layers, dialect, get_exp_config
-from everstep.config.compose import merge_trees, validate
-from everstep.config.layers import nested, walk
-from everstep.config.overrides import override_layers
+from everstep.config import apply_layers, dialect, get_exp_config, merge_trees, nested, override_layers, validate, walk
 from everstep.errors import UsageError, nearest
 from everstep.experiment_config import as_experiment
-from everstep.frontends.components.config import ProjectConfig, find_config, load_run_config
+from everstep.frontends.components import ProjectConfig, find_config, load_run_config
 from everstep.launch.sweep.function import RESULT
 from everstep.launch.sweep.space import Space, Values
-from everstep.run.layout_registry import results_file
-from everstep.run.record import read
+from everstep.run import read, results_file
 
 TargetKind = Literal["experiment", "flow", "components", "function"]
 Check = Callable[[Values], None]

@@ -18,26 +18,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from everstep import redaction, storage
-from everstep.config.overrides import parse_override
+from everstep import redaction, report, storage
+from everstep.config import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
-from everstep.evaluation import report
-from everstep.launch.child import ExitStatus
-from everstep.launch.progress import newest_checkpoint, record_exit_reason
+from everstep.launch import ExitStatus, newest_checkpoint, record_exit_reason
 from everstep.launch.sweep import live, page
 from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
 from everstep.launch.sweep.parent_run import ParentRun
 from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.log_lines import print_plain_lines
-from everstep.run import pruning
-from everstep.run.exit_codes import exit_code, reported_error
-from everstep.run.layout_registry import loop_directory
-from everstep.run.lock import is_held
-from everstep.run.pruning import PruningListener, listen_to_trials
-from everstep.run.record import read
-from everstep.tracking.mlflow import default_uri
-from everstep.tracking.sweep_tags import SWEEP, TRIAL
+from everstep.run import (
+    PruningListener,
+    exit_code,
+    is_held,
+    listen_to_trials,
+    loop_directory,
+    pruning,
+    read,
+    reported_error,
+)
+from everstep.tracking import SWEEP, TRIAL, default_uri
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,41 @@
 """Short trials before a long run.
 
-`dev_run.py` runs one batch of everything. `batch_size.py` searches the largest batch that fits, `learning_rate.py`
-evaluates a range of learning rates; both need no Keras. `trials.py` trains the few steps that they judge.
+quick_run.py      one batch of everything
+batch_size.py     the largest batch that fits
+learning_rate.py  where the loss falls fastest
+trials.py         the few steps that they judge
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.launch.tuner.batch_size import (
+        KEY,
+        Tried,
+        end_with_parent,
+        fastest,
+        free_bytes,
+        gigabytes,
+        largest,
+        search,
+        try_in_subprocess,
+    )
+    from everstep.launch.tuner.learning_rate import (
+        RangeTest,
+        draw,
+        require_matplotlib,
+        rounded,
+    )
+    from everstep.launch.tuner.quick_run import (
+        Stages,
+        dev_run,
+    )
+    from everstep.launch.tuner.trials import (
+        range_test,
+        try_size,
+        with_size,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

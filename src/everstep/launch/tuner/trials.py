@@ -10,19 +10,15 @@ import keras
 from keras import ops
 
 from everstep.data import nest
-from everstep.engine import backend, devices
-from everstep.engine.call_length import TIMED_CALLS
-from everstep.engine.precision import precision
-from everstep.engine.strategy import configured_strategy, entered
+from everstep.engine import TIMED_CALLS, backend, configured_strategy, entered, precision
+from everstep.engine import device_names as devices
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.launch.tuner.batch_size import KEY, Tried, is_out_of_memory
 from everstep.launch.tuner.learning_rate import RangeTest, geometric
-from everstep.loop.create_trainer import create_trainer
-from everstep.loop.progressive import ProgressiveTrainer, is_progressive
-from everstep.loop.trainer import Trainer
-from everstep.task.optim.ema import find_average
-from everstep.task.task import Task
+from everstep.loop import ProgressiveTrainer, Trainer, create_trainer, is_progressive
+from everstep.task import Task
+from everstep.task.optim import find_average
 
 
 @contextlib.contextmanager

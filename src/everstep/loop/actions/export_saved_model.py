@@ -11,8 +11,7 @@ import keras
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.export.model_export import evaluated_weights
-from everstep.export.serving import ExportModule, export
+from everstep.export import ExportModule, evaluated_weights, export
 
 
 class ExportFileManager:

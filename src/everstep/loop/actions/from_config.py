@@ -15,7 +15,7 @@ from everstep.loop.actions.weights import EMACheckpointing, maybe_create_exporte
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.controller import Action
 from everstep.loop.hooks import Hook
-from everstep.task.optim.ema import find_average
+from everstep.task.optim import find_average
 from everstep.types import State
 
 logger = logging.getLogger(__name__)

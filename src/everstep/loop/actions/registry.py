@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from everstep.config import instantiate
-from everstep.config.allowed import resolve
+from everstep.config import instantiate, resolve
 from everstep.errors import UsageError, nearest, problems_under
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])

@@ -14,15 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from everstep import storage
-from everstep.checkpoint import arrays
-from everstep.checkpoint.checkpointer import SaveError
-from everstep.checkpoint.manifest import Base
-from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.checkpoint.retention import Retention
+from everstep.checkpoint import Base, OrbaxCheckpointer, Retention, SaveError, arrays
 from everstep.errors import UsageError
 from everstep.loop.actions.metrics import scalars
 from everstep.loop.config import ProgressiveTrainerConfig
-from everstep.task.optim.ema import find_average
+from everstep.task.optim import find_average
 from everstep.types import State
 
 logger = logging.getLogger(__name__)

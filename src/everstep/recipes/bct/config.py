@@ -8,7 +8,7 @@ from typing import Literal
 
 from everstep.config import Config
 from everstep.errors import Problem, UsageError
-from everstep.task.config import TaskConfig
+from everstep.task import TaskConfig
 
 Variant = Literal["synthesise_all", "synthesise_new", "old_classes", "distill"]
 

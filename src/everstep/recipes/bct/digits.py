@@ -8,13 +8,13 @@ import dataclasses
 from typing import Any
 
 from everstep.config import Config, register_experiment, register_task
-from everstep.data.config import DataConfig
+from everstep.data import DataConfig
 from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
+from everstep.loop import TrainerConfig
 from everstep.recipes.bct.config import BCTConfig
 from everstep.recipes.bct.digits_data import TRAINING_IMAGES
-from everstep.task.optim.config import OptimizationConfig
+from everstep.task.optim import OptimizationConfig
 
 _OLD_IMAGES = 280
 # Chosen on held-out training images: `examples/bct_digits.py --choose`.

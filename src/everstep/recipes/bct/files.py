@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everstep.checkpoint.remote import is_url, local_files
-from everstep.checkpoint.remote.urls import refuse_lost_slash
+from everstep.checkpoint.remote import is_url, local_files, refuse_lost_slash
 from everstep.errors import UsageError
 
 

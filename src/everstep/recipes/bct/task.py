@@ -8,15 +8,13 @@ import numpy as np
 from keras import ops
 
 import everstep.recipes.bct.model  # noqa: F401  registers `BCTModel`, which an old model may be
-from everstep.data.labels import check_labels
-from everstep.data.source import make_stream
+from everstep.data import check_labels, make_stream
 from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import outputs, with_classifier
 from everstep.recipes.bct.influence import Influence, parts, split
 from everstep.recipes.bct.old import OldModel
-from everstep.task.grad import value_and_grad
-from everstep.task.initial.matching import Report
-from everstep.task.task import Task, unpack
+from everstep.task import Task, unpack, value_and_grad
+from everstep.task.initial import Report
 from everstep.types import Batch
 
 

@@ -1,15 +1,23 @@
 """Experiments with KerasHub models: `hub/causal_lm`, `hub/text_classifier`, `hub/image_classifier`.
 
 Imports no Keras.
+
+config.py            the configurations
+causal_lm.py         the task of `hub/causal_lm`
+text_classifier.py   the task of `hub/text_classifier`
+image_classifier.py  the task of `hub/image_classifier`
+presets.py           models from presets
+training_parts.py    what of a model is trained
+packing.py           several documents in one row
 """
 
 from typing import Any
 
 from everstep.config import register_experiment, register_task
 from everstep.experiment_config import ExperimentConfig
-from everstep.loop.config import TrainerConfig
+from everstep.loop import TrainerConfig
 from everstep.recipes.hub.config import CausalLMConfig, ImageClassifierConfig, TextClassifierConfig
-from everstep.task.optim.config import OptimizationConfig
+from everstep.task.optim import OptimizationConfig
 
 
 @register_task(CausalLMConfig)

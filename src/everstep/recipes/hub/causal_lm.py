@@ -6,17 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.text import text_stream
-from everstep.data.text.tokenizers import make_tokenizer
-from everstep.engine.hub import greedy, keras_hub
-from everstep.engine.late_tensorflow import not_found
+from everstep.data.text import make_tokenizer, text_stream
+from everstep.engine import greedy, keras_hub, not_found
 from everstep.errors import UsageError
 from everstep.recipes.hub.packing import documents, keep_apart
 from everstep.recipes.hub.presets import check_preset, load_model
 from everstep.recipes.hub.training_parts import choose_trained
-from everstep.task.classification import LanguageModelTask
-from everstep.task.config import GenerationConfig
-from everstep.task.generation import continue_tokens, host_logits, tokens_of
+from everstep.task import GenerationConfig, LanguageModelTask, continue_tokens, host_logits, tokens_of
 from everstep.types import Batch
 
 KIND = "CausalLM"

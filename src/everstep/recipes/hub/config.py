@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from everstep.config import Config
-from everstep.data.config import DataConfig
-from everstep.data.images.config import ImageDataConfig
-from everstep.data.text.config import TextDataConfig
+from everstep.data import DataConfig
+from everstep.data.images import ImageDataConfig
+from everstep.data.text import TextDataConfig
 from everstep.errors import Problem, UsageError
-from everstep.task.config import GenerationConfig, TaskConfig
-from everstep.task.optim.config import Patterns, patterns
+from everstep.task import GenerationConfig, TaskConfig
+from everstep.task.optim import Patterns, patterns
 
 
 @dataclasses.dataclass

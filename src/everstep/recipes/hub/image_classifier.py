@@ -8,7 +8,7 @@ from keras import ops
 from everstep.data.images import ImageDataConfig, ImageSource
 from everstep.errors import UsageError
 from everstep.recipes.hub.text_classifier import load_classifier
-from everstep.task.classification import ClassificationTask
+from everstep.task import ClassificationTask
 from everstep.types import Batch
 
 KIND = "ImageClassifier"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from everstep.engine.hub import keras_hub
+from everstep.engine import keras_hub
 from everstep.errors import UsageError
 
 SEGMENTS, POSITIONS = "segment_ids", "positions"

@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from everstep.engine.hub import keras_hub
-from everstep.engine.late_tensorflow import not_found
+from everstep.engine import keras_hub, not_found
 from everstep.errors import UsageError, nearest, plain_text
 from everstep.recipes.hub.config import HubTaskConfig
 

@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.array_file import ArrayFile
+from everstep.data import ArrayFile
 from everstep.data.records import Records, open_records
-from everstep.engine.late_tensorflow import not_found
+from everstep.engine import not_found
 from everstep.errors import UsageError
 from everstep.recipes.hub.config import LabelledTextConfig
 from everstep.recipes.hub.presets import load_model
 from everstep.recipes.hub.training_parts import choose_trained
-from everstep.task.classification import ClassificationTask
+from everstep.task import ClassificationTask
 
 logger = logging.getLogger(__name__)
 

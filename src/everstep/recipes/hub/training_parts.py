@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from everstep.engine.hub import adapted_layers
+from everstep.engine import adapted_layers
 from everstep.errors import UsageError, nearest
 from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
 

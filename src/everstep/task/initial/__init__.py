@@ -1,6 +1,22 @@
 """Initial weights from `task.init_checkpoint`, in any supported format.
 
-`load.py` is the entry point. `find.py` determines what a path is; `keras_file.py` and `checkpoints.py` read it;
-`matching.py` pairs the arrays of the file with the weights of the model, by name and shape. Files are not trusted:
-nothing in a file is run, nothing outside it is read, and no array is read before its shape is known to match a weight.
+Files are not trusted: nothing in a file is run, nothing outside it is read, and no array is read before its shape is
+known to match a weight.
+
+loading.py      weights from a path into a model
+find.py         what a path is
+keras_file.py   `.keras` and `.weights.h5`
+checkpoints.py  checkpoints of runs and of TensorFlow, SavedModels
+matching.py     arrays and weights in pairs, by name and shape
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.task.initial.keras_file import archive_member
+    from everstep.task.initial.loading import load
+    from everstep.task.initial.matching import Report
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

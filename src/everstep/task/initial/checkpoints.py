@@ -12,10 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.checkpoint import base, manifest, partial_read
-from everstep.checkpoint.digest import Digest
-from everstep.checkpoint.manifest import Base, Damaged
-from everstep.data.tf_variables import TfVariables
+from everstep.checkpoint import Base, Damaged, Digest, base, manifest, partial_read
+from everstep.data import TfVariables
 from everstep.errors import UsageError
 from everstep.task.initial.find import AVERAGES, RUN
 from everstep.task.initial.matching import (

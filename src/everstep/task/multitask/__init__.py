@@ -1,15 +1,26 @@
-"""Several tasks that share one model: trained in turn or jointly, evaluated one by one. Imports no Keras."""
+"""Several tasks that share one model: trained in turn or jointly, evaluated one by one. Imports no Keras.
+
+config.py   `MultiTaskConfig`: which tasks, and how often each
+task.py     `MultiTask`: several tasks as one
+streams.py  the streams of several tasks as one
+"""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.config import register_task
-from everstep.task.multitask.config import MultiTaskConfig, SamplerConfig, TaskRoutine
+from everstep.doors import lazy_names
+from everstep.task.multitask.config import MultiTaskConfig
 
-__all__ = ["MultiTaskConfig", "SamplerConfig", "TaskRoutine"]
+if TYPE_CHECKING:
+    from everstep.task.multitask.config import SamplerConfig, TaskRoutine
+    from everstep.task.multitask.task import MultiTask
 
 
 @register_task(MultiTaskConfig)
 def multi_task(config: MultiTaskConfig, **kwargs: Any) -> Any:
     """Creates the task; imports Keras only now."""
     return importlib.import_module("everstep.task.multitask.task").MultiTask(config, **kwargs)
+
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

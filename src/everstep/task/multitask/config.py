@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from everstep.config import Config, OneOfConfig
-from everstep.data.config import DataConfig
+from everstep.data import DataConfig
 from everstep.errors import Problem, UsageError
 from everstep.task.config import TaskConfig
 

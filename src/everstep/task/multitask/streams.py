@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import nest, randomness
-from everstep.data.stream import Stream
+from everstep.data import Stream, nest, randomness
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 

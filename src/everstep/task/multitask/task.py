@@ -11,10 +11,7 @@ import keras
 from keras import ops
 
 from everstep.config import get_task
-from everstep.data import nest
-from everstep.data.arrays import ArrayStream
-from everstep.data.source import make_stream
-from everstep.data.stream import Stream
+from everstep.data import ArrayStream, Stream, make_stream, nest
 from everstep.errors import UsageError, problems_under
 from everstep.task.grad import switch, value_and_grad
 from everstep.task.multitask.config import MultiTaskConfig, TaskRoutine

@@ -24,8 +24,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
-from everstep.config import Config, OneOfConfig
-from everstep.config.base import Declined
+from everstep.config import Config, Declined, OneOfConfig
 from everstep.errors import Problem, UsageError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., Any])

@@ -6,6 +6,14 @@
 
 Each check takes a function that creates the engine from a task, a model and an optimizer, and runs on the backend of
 the process.
+
+running.py      how steps run
+steps.py        what a step computes
+state.py        how the state moves
+refusals.py     what an engine must refuse
+precision.py    half precision
+evaluation.py   evaluation
+device_data.py  data on the device
 """
 
 from collections.abc import Callable

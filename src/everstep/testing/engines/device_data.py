@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.arrays import ArrayStream
+from everstep.data import ArrayStream
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 

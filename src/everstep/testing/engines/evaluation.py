@@ -6,8 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.data import nest
-from everstep.data.arrays import ArrayStream
+from everstep.data import ArrayStream, nest
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, opened, running, seeded
 from everstep.types import Logs

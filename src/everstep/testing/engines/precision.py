@@ -9,7 +9,7 @@ from keras import layers
 
 import everstep
 from everstep.errors import UsageError
-from everstep.task.optim.loss_scale import scaling_loss
+from everstep.task.optim import scaling_loss
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 

@@ -10,7 +10,7 @@ from keras import layers, ops
 
 import everstep
 from everstep.errors import UsageError
-from everstep.task.task import Task
+from everstep.task import Task
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 

@@ -9,10 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from everstep.checkpoint.digest import digest
-from everstep.data.arrays import ArrayStream
-from everstep.data.iterables import IterableStream
-from everstep.engine.call_length import LENGTHS
+from everstep.checkpoint import digest
+from everstep.data import ArrayStream, IterableStream
+from everstep.engine import LENGTHS
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, running, seeded
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from everstep.checkpoint.digest import digest
-from everstep.engine.state import EVALUATED
+from everstep.checkpoint import digest
+from everstep.engine import EVALUATED
 from everstep.errors import UsageError
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded

@@ -9,7 +9,7 @@ from keras import layers, ops
 
 import everstep
 from everstep.errors import UsageError
-from everstep.task.classification import IGNORED, TokenClassificationTask
+from everstep.task import IGNORED, TokenClassificationTask
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Rig, Scripted, running, seeded
 

@@ -5,3 +5,13 @@ data_checks.py   samples and batches
 model_checks.py  model, training step, export and evaluation functions
 all_checks.py    the list of checks, with what each depends on
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.frontends.components.checks.all_checks import check_all
+    from everstep.frontends.components.checks.runner import Subject
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import nest
-from everstep.data.tf_data import is_infinite, load_tensorflow
+from everstep.data import is_infinite, load_tensorflow, nest
 from everstep.errors import UsageError
-from everstep.evaluation.batch import BatchReader
+from everstep.evaluation import BatchReader
 from everstep.frontends.components.checks.runner import TRAINED, Skip, SplitSamples, Subject, Warn
 from everstep.frontends.components.data_splits import (
     DataSplit,

@@ -6,11 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from everstep.data.wrappers import class_weighted
+from everstep.data import class_weighted
 from everstep.errors import Problem, UsageError, kind_of, nearest, problems_under
-from everstep.evaluation import sample_metrics
-from everstep.evaluation.outcome import outcome_of
-from everstep.evaluation.sample_metric import scores
+from everstep.evaluation import outcome_of, sample_metrics, scores
 from everstep.frontends.components import first_batch
 from everstep.frontends.components.checks.runner import TRAINED, Skip, Subject, Warn
 from everstep.frontends.components.config import origin_of

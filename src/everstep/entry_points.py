@@ -1,0 +1,23 @@
+"""Entry points: modules of installed packages that register something when they are imported.
+
+[project.entry-points."everstep.experiments"]
+mine = "my_package.experiments"
+"""
+
+import importlib.metadata
+
+SHIPPED = {
+    "everstep.experiments": {
+        "zoo": "everstep.recipes",
+        "bct": "everstep.recipes.bct.digits",
+        "hub": "everstep.recipes.hub",
+    },
+    "everstep.layouts": {"shipped": "everstep.frontends.layouts"},
+}
+"""This package's own by group, as `pyproject.toml` declares them: its sources may be used without being installed."""
+
+
+def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+    """Returns the entry points of a group: this package's own first, then those of installed packages."""
+    own = [importlib.metadata.EntryPoint(name, value, group) for name, value in SHIPPED.get(group, {}).items()]
+    return [*own, *(point for point in importlib.metadata.entry_points(group=group) if point not in own)]

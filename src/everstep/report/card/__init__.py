@@ -1,0 +1,22 @@
+"""The model card: a model's purpose, users, metrics, training, and how to load it.
+
+    write_card("runs/baseline", config)
+
+README.md                         for readers of the run's folder, with the histograms below
+model-card/histograms/*.svg       the distributions of the metrics
+model-card/model_card.html        the same as one self-contained file
+
+The same run gives the same bytes.
+
+content.py  what the card says, before it becomes HTML or Markdown
+files.py    the card as files
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.report.card.files import write_card
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
