@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools.rooms import rooms
 
 import everstep
 from everstep.doors import listed
@@ -288,6 +289,23 @@ def test_a_door_says_which_files_are_behind_it(package):
     files |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
     said = re.findall(r"(?m)^(\w+(?:\.py|/)) ", ast.get_docstring(modules()[package]) or "")
     assert sorted(said) == sorted(files)
+
+
+def test_the_table_of_rooms(tmp_path):
+    files = {
+        "__init__": "from everstep.b import door",
+        "a/__init__": "__getattr__, __dir__ = lazy_names(__name__, __file__)\nfrom everstep.b.c import f",
+        "a/x": "from everstep.b import f, g\nfrom everstep.a.y import h\ndef late():\n    from everstep.b.c import k",
+        "a/y": "import json",
+        "launch/sweep/__init__": "",
+        "launch/child": "from everstep.launch.sweep import s",
+    }
+    for name, text in files.items():
+        path = tmp_path / "src" / "everstep" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = {room.name: (len(room.names), len(room.modules)) for room in rooms(tmp_path)}
+    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "launch.sweep": (0, 0)}
 
 
 def test_shipped_entry_points_are_those_of_the_installation():
