@@ -104,7 +104,7 @@ def test_atomic_path_replaces_a_directory(tmp_path):
 
 def test_low_layers_import_no_framework():
     modules = ["storage", "tracking.tracker", "tracking.history", "tracking.tensorboard", "tracking.console"]
-    modules += ["run.record", "checkpoint.digest", "run.environment", "checkpoint.checkpointer", "checkpoint.orbax"]
+    modules += ["run.record", "checkpoint.digests", "run.environments", "checkpoint.checkpointer", "checkpoint.orbax"]
     imports = "; ".join(f"import everstep.{module}" for module in modules)
     code = f"{imports}; import sys; print(*{{'keras', 'tensorflow', 'rich'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

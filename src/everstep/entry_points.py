@@ -19,5 +19,7 @@ SHIPPED = {
 
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
     """Returns the entry points of a group: this package's own first, then those of installed packages."""
-    own = [importlib.metadata.EntryPoint(name, value, group) for name, value in SHIPPED.get(group, {}).items()]
-    return [*own, *(point for point in importlib.metadata.entry_points(group=group) if point not in own)]
+    shipped = SHIPPED.get(group, {})
+    own = [importlib.metadata.EntryPoint(name, value, group) for name, value in shipped.items()]
+    installed = importlib.metadata.entry_points(group=group)
+    return [*own, *(point for point in installed if point.value not in shipped.values())]

@@ -1,6 +1,7 @@
 """Registries of tasks and experiments."""
 
 import dataclasses
+import importlib.metadata
 import logging
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(registry, "_experiments", {})
     monkeypatch.setattr(registry, "_loaded", set())
-    monkeypatch.setattr(registry.importlib.metadata, "entry_points", Points())
+    monkeypatch.setattr(importlib.metadata, "entry_points", Points())
 
 
 def first() -> Config:
@@ -152,7 +153,7 @@ def test_installed_packages_are_loaded_once_and_may_be_broken(monkeypatch, caplo
         raise ImportError("no module named nothing")
 
     points = Points(broken=broken, good=lambda: register_experiment("good")(first))
-    monkeypatch.setattr(registry.importlib.metadata, "entry_points", points)
+    monkeypatch.setattr(importlib.metadata, "entry_points", points)
     with caplog.at_level(logging.WARNING):
         assert get_exp_config("good") == Digits()
         load_entry_points()
