@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from everstep import entry_points
 from everstep.config import (
     Config,
     experiments,
@@ -55,6 +56,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_experiments", {})
     monkeypatch.setattr(registry, "_loaded", set())
     monkeypatch.setattr(importlib.metadata, "entry_points", Points())
+    monkeypatch.setattr(entry_points, "SHIPPED", {})  # else they register here, and are missing in later tests
 
 
 def first() -> Config:

@@ -15,7 +15,7 @@ from installed import SOURCE, Environment
 
 pytestmark = [pytest.mark.full, pytest.mark.backend, pytest.mark.timeout(3000)]
 
-CPU_SECONDS = {"tensorflow": 2 * 120, "jax": 2 * 180}  # two cores
+CPU_SECONDS = {"tensorflow": 2 * 120, "jax": 2 * 180, "torch": 2 * 120}  # two cores
 
 
 @pytest.fixture(scope="module")
