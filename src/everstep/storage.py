@@ -4,13 +4,14 @@ A reader sees the old content of a file or the new one, never half of it. Paths 
 them to object stores.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from everstep.errors import UsageError
 
 PathLike = str | os.PathLike[str]
 
+_SYNCED_AT_ONCE = 16
 
-def write_bytes(path: PathLike, data: bytes) -> None:
+
+def write_bytes(path: PathLike, data: bytes, durable: bool = True) -> None:
     """Writes `data` to `path` atomically and durably.
 
     The bytes go to a temporary file in the same directory, which is synced to disk and then renamed.
@@ -27,21 +30,23 @@ def write_bytes(path: PathLike, data: bytes) -> None:
     Args:
       path: The file; its directory must exist.
       data: The whole new content.
+      durable: Whether it has to survive the machine; otherwise it survives the process, and is not synced.
     """
-    with atomic_path(path) as temporary, open(temporary, "xb") as file:
+    with atomic_path(path, durable) as temporary, open(temporary, "xb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
 
 
-def write_text(path: PathLike, text: str) -> None:
+def write_text(path: PathLike, text: str, durable: bool = True) -> None:
     """Writes `text` as UTF-8 to `path`, atomically (see `write_bytes`)."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), durable)
 
 
-def write_json(path: PathLike, value: Any) -> None:
+def write_json(path: PathLike, value: Any, durable: bool = True) -> None:
     """Writes `value` as JSON (see `json_text`) to `path`, atomically (see `write_bytes`)."""
-    write_text(path, json_text(value) + "\n")
+    write_text(path, json_text(value) + "\n", durable)
 
 
 def json_text(value: Any) -> str:
@@ -116,7 +121,7 @@ def remove_directory(path: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: PathLike) -> Iterator[Path]:
+def atomic_path(path: PathLike, durable: bool = True) -> Iterator[Path]:
     """Yields a temporary path beside `path`; what the block writes there is renamed to `path` at its end.
 
     For files and directories that another library writes. The temporary name has the same suffix. If the block fails,
@@ -134,7 +139,8 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         if temporary.is_dir() and target.is_dir():
             os.rename(target, before)  # a directory cannot be replaced in one rename; the old one is removed last
         os.replace(temporary, target)
-        _sync_directory(target.parent)
+        if durable:
+            _sync_directory(target.parent)
         _remove(before)
     finally:
         _remove(temporary)
@@ -156,8 +162,27 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def sync(paths: Iterable[PathLike]) -> None:
+    """Makes files durable, and the names in folders: all at once, since a disk commits many in the time of one.
+
+    Raises:
+      OSError: A file cannot be synced.
+    """
+    with concurrent.futures.ThreadPoolExecutor(_SYNCED_AT_ONCE, "everstep-sync") as threads:
+        for _ in threads.map(_sync, map(Path, paths)):
+            pass
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir():
+        _sync_directory(path)
+        return
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def _sync_directory(path: Path) -> None:
-    """Makes a rename in the directory durable."""
+    """Makes the names in the directory durable: of new files, and after a rename."""
     with contextlib.suppress(OSError):  # some platforms cannot open a directory
         descriptor = os.open(path, os.O_RDONLY)
         try:

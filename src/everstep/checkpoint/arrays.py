@@ -63,12 +63,14 @@ def quiet() -> Iterator[None]:
 with quiet():
     import orbax.checkpoint as ocp
 
+    from everstep.checkpoint.orbax_internals import own_save
+
 
 _one_at_a_time = threading.Lock()  # two saves by Orbax in one process may wait for each other
 
 
 def write(path: Path, state: State, meta: dict[str, Any]) -> None:
-    """Writes state and meta to a new directory `path`.
+    """Writes state and meta to a new directory `path`; `manifest.write` syncs the files to disk.
 
     Of arrays without elements, which Orbax refuses, only shape and type are stored, beside the meta. Orbax also refuses
     a tree that is empty at the top, hence the level `arrays` above the keys.
@@ -79,7 +81,7 @@ def write(path: Path, state: State, meta: dict[str, Any]) -> None:
     document = {"meta": meta, "empty": empty}
     json.dumps(document)  # raises before anything is written
     arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(document))
-    with _one_at_a_time, quiet(), _checkpointer() as orbax:
+    with _one_at_a_time, quiet(), own_save(), _checkpointer() as orbax:
         orbax.save(path, args=arguments)
 
 

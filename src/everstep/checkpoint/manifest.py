@@ -74,7 +74,7 @@ class Manifest:
 
 
 def write(directory: Path, manifest: Manifest, known: Files | None = None) -> None:
-    """Syncs all files below `directory` to disk, and writes the manifest with their digests beside them.
+    """Syncs all files and folders below `directory` to disk, and writes the manifest with the digests beside them.
 
     Args:
       directory: The checkpoint.
@@ -88,7 +88,8 @@ def write(directory: Path, manifest: Manifest, known: Files | None = None) -> No
     present = list(_files(directory))
     if missing := sorted(set(known) - set(present)):
         raise FileNotFoundError(f"{missing[0]}, which another process has written, is not there")
-    files = {path: known.get(path) or _fingerprint(directory / path) for path in present}
+    files = {**fingerprints(directory, set(present) - set(known)), **known}
+    files = {path: files[path] for path in present}
     document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
     if manifest.base is None:
         del document["base"]
@@ -124,9 +125,11 @@ def read(directory: Path) -> Manifest:
     return Manifest(**document, base=None if base is None else Base(**base))
 
 
-def fingerprints(directory: Path) -> dict[str, list[Any]]:
-    """Syncs all files below a directory to disk; returns size and SHA-256 of each, by its path."""
-    return {path: _fingerprint(directory / path) for path in _files(directory)}
+def fingerprints(directory: Path, paths: Collection[str] | None = None) -> dict[str, list[Any]]:
+    """Syncs files below a directory, by default all, and all folders to disk; returns size and SHA-256 by path."""
+    files = {path: directory / path for path in (_files(directory) if paths is None else paths)}
+    storage.sync([*files.values(), *(folder for folder, _, _ in os.walk(directory))])
+    return {path: [file.stat().st_size, _sha256(file)] for path, file in files.items()}
 
 
 Chosen = Callable[[Files], Collection[str]]
@@ -172,13 +175,6 @@ def _files(directory: Path) -> Iterator[str]:
             path = Path(folder, name).relative_to(directory).as_posix()
             if path != NAME and not storage.is_temporary(path):
                 yield path
-
-
-def _fingerprint(path: Path) -> list[Any]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-        return [os.fstat(file.fileno()).st_size, digest]
 
 
 def _sha256(path: Path) -> str:
