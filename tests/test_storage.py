@@ -111,16 +111,6 @@ def test_low_layers_import_no_framework():
     assert result.stdout.strip() == ""
 
 
-def test_what_need_not_survive_the_machine_is_not_synced(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    storage.write_json(tmp_path / "holder", {"pid": 1}, durable=False)
-    assert storage.read_json(tmp_path / "holder") == {"pid": 1}
-    assert not synced
-    storage.write_json(tmp_path / "record", {})
-    assert len(synced) == 2  # the file and its folder
-
-
 def test_a_file_that_cannot_be_synced_is_an_error(tmp_path):
     (tmp_path / "file").write_text("x")
     storage.sync([tmp_path, tmp_path / "file"])

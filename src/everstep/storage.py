@@ -22,7 +22,7 @@ PathLike = str | os.PathLike[str]
 _SYNCED_AT_ONCE = 16
 
 
-def write_bytes(path: PathLike, data: bytes, durable: bool = True) -> None:
+def write_bytes(path: PathLike, data: bytes) -> None:
     """Writes `data` to `path` atomically and durably.
 
     The bytes go to a temporary file in the same directory, which is synced to disk and then renamed.
@@ -30,23 +30,21 @@ def write_bytes(path: PathLike, data: bytes, durable: bool = True) -> None:
     Args:
       path: The file; its directory must exist.
       data: The whole new content.
-      durable: Whether it has to survive the machine; otherwise it survives the process, and is not synced.
     """
-    with atomic_path(path, durable) as temporary, open(temporary, "xb") as file:
+    with atomic_path(path) as temporary, open(temporary, "xb") as file:
         file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def write_text(path: PathLike, text: str, durable: bool = True) -> None:
+def write_text(path: PathLike, text: str) -> None:
     """Writes `text` as UTF-8 to `path`, atomically (see `write_bytes`)."""
-    write_bytes(path, text.encode("utf-8"), durable)
+    write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: PathLike, value: Any, durable: bool = True) -> None:
+def write_json(path: PathLike, value: Any) -> None:
     """Writes `value` as JSON (see `json_text`) to `path`, atomically (see `write_bytes`)."""
-    write_text(path, json_text(value) + "\n", durable)
+    write_text(path, json_text(value) + "\n")
 
 
 def json_text(value: Any) -> str:
@@ -121,7 +119,7 @@ def remove_directory(path: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: PathLike, durable: bool = True) -> Iterator[Path]:
+def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yields a temporary path beside `path`; what the block writes there is renamed to `path` at its end.
 
     For files and directories that another library writes. The temporary name has the same suffix. If the block fails,
@@ -139,8 +137,7 @@ def atomic_path(path: PathLike, durable: bool = True) -> Iterator[Path]:
         if temporary.is_dir() and target.is_dir():
             os.rename(target, before)  # a directory cannot be replaced in one rename; the old one is removed last
         os.replace(temporary, target)
-        if durable:
-            _sync_directory(target.parent)
+        _sync_directory(target.parent)
         _remove(before)
     finally:
         _remove(temporary)

@@ -78,7 +78,7 @@ class RunLock:
                 "the file system of %r has no locks: make sure that only one process trains there", str(self.directory)
             )
         with contextlib.suppress(OSError):
-            storage.write_json(self.directory / _HOLDER, _this_process(), durable=False)
+            storage.write_json(self.directory / _HOLDER, _this_process())
 
     def release(self) -> None:
         """Releases the lock; harmless if it is not held."""
