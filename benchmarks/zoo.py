@@ -1,9 +1,10 @@
 """Models that nobody tuned, with default settings on JAX and PyTorch: ms of a step, beside `model.fit`.
 
 Each contender runs in a process of its own: libraries keep their choices of kernels in the process, so that a contender
-that runs second in one is given those of the first. Ours runs twice with one run directory: the second process resumes
-the run, and loads what the first has compiled. On PyTorch the same layers run in a plain loop, too (`zoo_torch.py`).
-Without an accelerator the models are small, and the figures say little.
+that runs second in one is given those of the first. On an accelerator, another process imports its packages meanwhile,
+and then waits for the device: one at a time has it, from the first array to the last step. Ours runs twice with one run
+directory: the second process resumes the run, and loads what the first has compiled. On PyTorch the same layers run in
+a plain loop, too (`zoo_torch.py`). Without an accelerator the models are small, and the figures say little.
 
     python -m benchmarks zoo --device --models U-Net ViT-S/16 --backends jax --rounds 3 --json results/zoo.json
 
@@ -13,6 +14,7 @@ there, and `--minutes 9` starts none that would not end in time: so the whole zo
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import math
@@ -21,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -47,6 +50,9 @@ CONTENDERS = {
 OF_TORCHVISION = MODELS[:4]
 """Models whose plain PyTorch is torchvision's."""
 
+DEVICE_LOCK = Path(tempfile.gettempdir(), "everstep-zoo-device.lock")
+"""Held by the process that has the accelerator."""
+
 Measured = dict[tuple[str, str, str, int], dict[str, Any]]
 """The figures of processes, by backend, model, contender and round."""
 
@@ -65,32 +71,38 @@ def measure(options: Options, started: Callable[..., dict[str, Any]] | None = No
       options: What the command line asks for.
       started: Runs a contender, given backend, model, contender, options and seconds; for tests.
     """
-    begin, longest = time.monotonic(), 0.0
+    end, longest = time.monotonic() + options.minutes * 60, 0.0
     path = None if options.json is None else options.json.with_suffix(".jsonl")
-    if path is not None and not options.resume:
-        path.unlink(missing_ok=True)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not options.resume:
+            path.unlink(missing_ok=True)
     measured = {} if path is None else read(path)
-    for key in _wanted(options):
-        left = options.minutes * 60 - (time.monotonic() - begin)
-        if "error" not in measured.get(key, {"error": ""}):
-            continue
-        if left < longest:
+    finishing = threading.Lock()
+
+    def measure_one(key: tuple[str, str, str, int]) -> None:
+        nonlocal longest
+        begin = time.monotonic()
+        if end - begin < longest:
             print(f"{_named(key)}: not in the time that is left", flush=True)
-            continue
-        before = time.monotonic()
+            return
         try:
-            figures = (started or trained)(*key[:3], options, left)
+            figures = (started or trained)(*key[:3], options, end - begin)
         except subprocess.TimeoutExpired:
             print(f"{_named(key)}: not in the time that was left", flush=True)
-            continue
-        longest = max(longest, time.monotonic() - before)
-        measured[key] = figures
-        print(f"{_named(key)}: {json.dumps(figures)}", flush=True)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([*key, figures]) + "\n")
-    return measured
+            return
+        with finishing:
+            longest = max(longest, time.monotonic() - begin)
+            measured[key] = figures
+            print(f"{_named(key)}: {json.dumps(figures)}", flush=True)
+            if path is not None:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([*key, figures]) + "\n")
+
+    missing = [key for key in _wanted(options) if "error" in measured.get(key, {"error": ""})]
+    with concurrent.futures.ThreadPoolExecutor(2 if options.device else 1) as pool:
+        list(pool.map(measure_one, missing))
+    return {key: measured[key] for key in sorted(measured, key=lambda key: key[3])}
 
 
 def _wanted(options: Options) -> Iterator[tuple[str, str, str, int]]:
@@ -138,7 +150,8 @@ def _process(backend: str, arguments: Iterable[str], options: Options, end: floa
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment |= {} if options.device else {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "benchmarks.zoo_process", *arguments, *([] if options.device else ["--small"])]
+    own = ["--device-lock", str(DEVICE_LOCK)] if options.device else ["--small"]
+    command = [sys.executable, "-m", "benchmarks.zoo_process", *arguments, *own]
     command += ["--steps", str(options.steps)] if options.steps else []
     seconds = None if math.isinf(end) else max(end - time.monotonic(), 0.001)
     result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds)

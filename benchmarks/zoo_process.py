@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any
 
+import filelock
+
 from benchmarks import zoo
 
 PER_EXECUTION = 20
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--directory")
+    parser.add_argument("--device-lock", help="a file whose lock a process holds while it uses the device")
     parser.add_argument("--deterministic", choices=["auto", "true", "false"], default="auto")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--again", action="store_true", help="resume the run of --directory for as many epochs")
@@ -34,8 +37,20 @@ def main() -> None:
     said = Said()
     logging.getLogger("everstep").addHandler(said)
     with contextlib.redirect_stdout(sys.stderr):
-        figures = measured(options)
-    print(json.dumps(figures | ({"said": said.lines} if said.lines else {})), flush=True)
+        import_packages(options.contender)
+        with filelock.FileLock(options.device_lock) if options.device_lock else contextlib.nullcontext():
+            figures = measured(options)
+            print(json.dumps(figures | ({"said": said.lines} if said.lines else {})), file=sys.__stdout__, flush=True)
+            os._exit(0)  # before the lock is released, the device is free
+
+
+def import_packages(contender: str) -> None:
+    """Imports what takes long, and needs no device."""
+    if contender == "everstep":
+        import everstep  # noqa: F401
+    if contender in zoo.PLAIN.values():
+        from benchmarks import zoo_torch  # noqa: F401
+    from benchmarks import zoo_models  # noqa: F401
 
 
 class Said(logging.Handler):
@@ -78,7 +93,6 @@ def trained_with_keras(options: argparse.Namespace) -> list[float]:
     """Trains with `fit` or ours; returns the seconds of each epoch, the first one from the call on."""
     import keras
 
-    import everstep
     from benchmarks import zoo_models
 
     trained = zoo_models.build(options.model, options.small, options.steps)
@@ -87,6 +101,8 @@ def trained_with_keras(options: argparse.Namespace) -> list[float]:
     call = {"batch_size": trained.batch, "epochs": options.epochs, "verbose": 0, "callbacks": [clock]}
     begin = time.perf_counter()
     if options.contender == "everstep":
+        import everstep
+
         deterministic = {"auto": None, "true": True, "false": False}[options.deterministic]
         call |= {"epochs": 2 * options.epochs, "allow_change": "epochs"} if options.again else {}
         own = {"model_dir": options.directory, "deterministic": deterministic, "seed": 0, "export": []}
