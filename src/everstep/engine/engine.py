@@ -85,6 +85,9 @@ class Engine(abc.ABC):
     _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
     """Which lengths calls may have; see `CallLength`."""
 
+    _read_is_copy = False
+    """Whether arrays that are read from the device are copies, which no step overwrites."""
+
     _window_type: type[WindowSums] = WindowSums
     """The sums of a window."""
 
@@ -575,7 +578,12 @@ class Engine(abc.ABC):
           without: Keys that are left out.
         """
         keys = [key for key in self._saved_keys() if key not in without]
-        return {key: states.own(value, (into or {}).get(key)) for key, value in self._held(keys).items()}
+        copy = not self._read_is_copy
+        return {key: states.own(value, (into or {}).get(key), copy=copy) for key, value in self._held(keys).items()}
+
+    def current_state(self) -> OwnState:
+        """Returns what `own_state` does, in the types of the variables, and maybe in memory that steps overwrite."""
+        return dict(self._held(self._saved_keys()))
 
     def own_weights(self, keys: Sequence[str]) -> OwnState:
         """Returns some variables in the same form, but those of 8 bits, as in a quantized model, in their own type."""

@@ -218,6 +218,7 @@ class JaxEngine(Engine):
         """Decides where each variable is, and places the Keras objects there if variables are divided."""
         self._shardings: list[NamedSharding] = []  # by position; empty for one device
         self._is_divided = [False] * len(self._state_variables)
+        self._read_is_copy = jax.default_backend() != "cpu"
         self._is_shared = [self._mesh is None and jax.default_backend() != "cpu"] * len(self._state_variables)
         if self._mesh is None:
             return

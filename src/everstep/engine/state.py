@@ -136,7 +136,7 @@ def check_base(base: Mapping[str, Any], variables: int, digest: Callable[[], str
         )
 
 
-def canonical(value: np.ndarray, into: np.ndarray | None = None, narrow: bool = False) -> np.ndarray:
+def canonical(value: np.ndarray, into: np.ndarray | None = None, narrow: bool = False, copy: bool = True) -> np.ndarray:
     """Returns a copy in the stored form: integers as int64 (their width differs between backends).
 
     Args:
@@ -144,8 +144,11 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None, narrow: bool = 
       into: An array that is no longer needed. Its memory is reused if it fits: the system provides new memory page by
         page, which takes longer than the copy.
       narrow: Whether integers of 8 bits stay what they are: all backends have them.
+      copy: Whether the memory of the array may change; otherwise it is returned itself if it has the stored form.
     """
     dtype = value.dtype if narrow and value.dtype.itemsize == 1 else _stored_dtype(value.dtype)
+    if not copy and value.dtype == dtype:
+        return value
     if into is None or (into.shape, into.dtype) != (value.shape, dtype):
         into = np.empty(value.shape, dtype)
     np.copyto(into, value, casting="unsafe")
@@ -153,14 +156,17 @@ def canonical(value: np.ndarray, into: np.ndarray | None = None, narrow: bool = 
 
 
 def own(
-    value: np.ndarray | ArrayParts, into: np.ndarray | ArrayParts | None = None, narrow: bool = False
+    value: np.ndarray | ArrayParts,
+    into: np.ndarray | ArrayParts | None = None,
+    narrow: bool = False,
+    copy: bool = True,
 ) -> np.ndarray | ArrayParts:
     """Returns a copy in the stored form, of an array or of the parts of one; see `canonical`."""
     if isinstance(value, ArrayParts):
         memory = dict(into.parts) if isinstance(into, ArrayParts) else {}
-        parts = [(start, canonical(part, memory.get(start), narrow)) for start, part in value.parts]
+        parts = [(start, canonical(part, memory.get(start), narrow, copy)) for start, part in value.parts]
         return ArrayParts(value.shape, canonical(np.empty(0, value.dtype), narrow=narrow).dtype, parts)
-    return canonical(value, into if isinstance(into, np.ndarray) else None, narrow)
+    return canonical(value, into if isinstance(into, np.ndarray) else None, narrow, copy)
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:

@@ -88,7 +88,7 @@ class TorchEngine(Engine):
         super().__init__(*args, **kwargs)
         processes = joined()
         self._shared = None if processes is None else SharedSteps(processes)
-        self._on_cuda = _device().type == "cuda"
+        self._on_cuda = self._read_is_copy = _device().type == "cuda"
         self._recorder: Recorder | None = None
         self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
         self._reasons: dict[str, str] = {}  # why the steps of a kind run eagerly

@@ -35,7 +35,7 @@ from everstep.loop.hooks import Hook, StatePart
 from everstep.loop.lazy_logs import PendingLogs
 from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
-from everstep.loop.saver import PartStates, Saver, prefetch_paused
+from everstep.loop.saver import PartStates, Saver, current_state, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
 from everstep.tracking import NoopTracker, Tracker, plain
@@ -453,7 +453,7 @@ class Controller:
             return False
         self._pending.read_all()
         if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
-            self.recovery.watch_state(self.step, self.trainer.state()[0])
+            self.recovery.watch_state(self.step, current_state(self.trainer))
         is_seen = not self.recovery.rolls_back and any(hook.sees_divergence for hook in self.hooks)
         return self.recovery.has_diverged and not is_seen
 

@@ -232,6 +232,13 @@ class Saver:
                 part.restore(part_arrays, values[part.name])
 
 
+def current_state(trainer: Any) -> OwnState:
+    """Returns the variables of a trainer, to look at them before its next step, which may overwrite them."""
+    look: Callable[[], OwnState] | None = getattr(trainer, "current_state", None)
+    found: OwnState = trainer.state()[0] if look is None else look()
+    return found
+
+
 def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Inside the block prefetching draws no random numbers, so that those of user code are reproducible."""
     pause: Callable[[], Any] = getattr(trainer, "prefetch_paused", contextlib.nullcontext)
