@@ -12,6 +12,7 @@ import everstep as es
 from everstep.data.arrays import ArrayStream
 from everstep.engine import device_data
 from everstep.engine import device_names as devices
+from everstep.engine import engine as engines
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.run.resume_checks import ChangeRefused
@@ -85,6 +86,18 @@ def test_auto_uses_a_share_of_the_free_memory_of_a_gpu(gpu, free, kinds):
     assert sum(trainer.data_on_device.values()) <= device_data.SHARE * (free or 0)
     trainer.train(3)
     trainer.evaluate()
+    trainer.close()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="PyTorch counts on a GPU, TensorFlow does not count")
+def test_data_stays_on_the_host_where_steps_hide_its_copy(gpu, monkeypatch):
+    gpu(10**9)
+    monkeypatch.setattr(engines, "FLOPS_PER_SECOND", 100.0)  # a step of 8 samples takes many seconds then
+    trainer = create_trainer(params("auto"), TinyTask(), train=True, evaluate=True)
+    assert trainer.data_on_device == {}
+    trainer.close()
+    trainer = create_trainer(params("device"), TinyTask(), train=True, evaluate=False)
+    assert list(trainer.data_on_device) == ["train"]
     trainer.close()
 
 

@@ -299,3 +299,16 @@ def test_a_loop_in_a_loop_is_lowered_once(monkeypatch):
     found = flops.of_jax_program(traced)
     assert len(lowered) == 3
     assert found == pytest.approx(3 * (8 + 5 * 8), rel=0.35)  # XLA also counts the steps of the loops
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the others count no program of JAX")
+def test_products_are_counted_without_compiling():
+    import jax
+
+    def step(images, kernel, weights):
+        rows = jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID").reshape(2, -1)
+        return jax.lax.scan(lambda state, _: (state + rows @ weights, None), np.zeros((2, 4), "float32"), None, 5)[0]
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((2, 3, 6, 6), (8, 3, 3, 3), (8 * 4 * 4, 4))]
+    convolution, product = 2 * (2 * 8 * 4 * 4) * 3 * 3 * 3, 2 * 2 * (8 * 4 * 4) * 4
+    assert flops.of_products(jax.make_jaxpr(step)(*shapes).jaxpr) == convolution + 5 * product

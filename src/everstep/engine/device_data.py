@@ -2,7 +2,8 @@
 
 The host then sends only the numbers of the rows (`ArrayStream.row_numbers`): the order, the positions and the bits are
 those of batches that the host gathers, so a run may change between the two when it resumes. Arrays keep their types:
-bytes stay bytes until the step casts them.
+bytes stay bytes until the step casts them. Where a step takes longer than the copy of its batch, `auto` leaves the data on
+the host: nothing would be gained, and the memory of the device is for the model.
 
 `place_data` decides, as `cache` in the data section requests it; `Engine.place_on_device` places the arrays.
 """
@@ -72,6 +73,8 @@ def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) ->
             if budget is None:
                 budget = SHARE * (devices.free_bytes() or 0) if devices.has_gpu() else 0.0
             if reason or device_bytes(stream) > budget or not engine.has_programs_for(kind, stream):
+                continue
+            if engine.hides_copies(kind):
                 continue
             budget -= device_bytes(stream)
         engine.place_on_device(kind, stream)

@@ -67,6 +67,13 @@ from everstep.task import Task, adapt_loss_scaling, compiled_metrics, current_sh
 from everstep.task.optim import batch_counts, held_optimizers, updates, weigh_batches
 from everstep.types import ArrayParts, Batch, Logs, OwnState, State, StoredArray, StoredState
 
+FLOPS_PER_SECOND = 1e14
+"""What a fast GPU reaches in products of bfloat16, in a model that is not made of large ones alone."""
+BYTES_COPIED_PER_SECOND = 4e9
+"""How fast rows are gathered on the host and copied to a GPU, at least."""
+LONG_STEP = 5e-4
+"""The seconds of a step from which on the host keeps up with a GPU, one step at a time."""
+
 
 class Engine(abc.ABC):
     """Runs a task's steps.
@@ -84,6 +91,9 @@ class Engine(abc.ABC):
 
     _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
     """Which lengths calls may have; see `CallLength`."""
+
+    _traces_gradients = True
+    """Whether the first trace of a training step includes its gradients."""
 
     _read_is_copy = False
     """Whether arrays that are read from the device are copies, which no step overwrites."""
@@ -115,6 +125,8 @@ class Engine(abc.ABC):
         self.is_reused = False  # whether it was built for an earlier call, and compiles nothing in this one
         self.warmup = (0, 0.0)  # training steps in calls that compiled or were the first, and their seconds
         self.train_flops: dict[Any, float | None] = {}  # operations of a step by the shapes of its batch; see `flops`
+        self._traced_flops = 0.0  # operations of the step that was traced last, as far as they are known
+        self._step_flops: dict[str, float] = {}  # about those of the steps of a kind; set by `build`
         self._full_batch = 1  # its samples; set by `build`
         self._label_classes: set[int] = set()
         self._output_structure: Any = {}  # the nesting of what the validation step returns; set when it is traced
@@ -249,10 +261,12 @@ class Engine(abc.ABC):
         if train_batch is not None:
             shapes = self._trace(lambda b: self._user_step(b, self._metrics("train", own)), train_batch)
             logged["train"] = train_logs(shapes, self.task)
+            self._step_flops["train"] = self._traced_flops * (1 if self._traces_gradients else 3)
         if validation_batch is not None:
             metrics = self._metrics("validation", own)
             shapes = self._trace(lambda b: logs_in(self._user_validation(b, metrics)), validation_batch)
             logged["validation"] = validation_logs(shapes, self.task)
+            self._step_flops["validation"] = self._traced_flops
         return logged
 
     def _owners(self, used: Sequence[keras.Variable]) -> dict[str, Any]:
@@ -408,6 +422,11 @@ class Engine(abc.ABC):
     def why_not_on_device(self, stream: ArrayStream) -> str:
         """Returns why this engine cannot place the arrays of a stream on the device; empty if it can."""
         return ""
+
+    def hides_copies(self, kind: str) -> bool:
+        """Whether a step certainly takes longer than the copy of its batch to a GPU, which then happens meanwhile."""
+        seconds = self._step_flops.get(kind, 0.0) / FLOPS_PER_SECOND
+        return seconds > max(self._batch_bytes[kind] / BYTES_COPIED_PER_SECOND, LONG_STEP)
 
     def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:
         """Whether steps were compiled for arrays of this size, or for none yet: another size compiles them again."""

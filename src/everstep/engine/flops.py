@@ -78,6 +78,29 @@ def _with_and_without_iterations(traced: Any) -> tuple[float | None, float | Non
     return total, once
 
 
+def of_products(jaxpr: Any) -> float:
+    """Returns the operations of the matrix products and convolutions of a JAX program, which nothing is compiled for.
+
+    Loops whose length the program does not know count as one iteration, and conditions as all of their branches.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, size = equation.primitive.name, math.prod(equation.outvars[0].aval.shape) if equation.outvars else 0
+        if name == "dot_general":
+            contracted = equation.params["dimension_numbers"][0][0]
+            total += 2.0 * size * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+        elif name == "conv_general_dilated":
+            weights, channels = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec[0]
+            total += 2.0 * size * math.prod(weights) / weights[channels]
+        times = equation.params.get("length", 1) if name == "scan" else 1
+        for value in equation.params.values():
+            for item in value if isinstance(value, list | tuple) else (value,):
+                inner = getattr(item, "jaxpr", item)
+                if hasattr(inner, "eqns"):
+                    total += times * of_products(inner)
+    return total
+
+
 def _counted_once(traced: Any) -> float | None:
     """Returns the operations of a program compiled for the CPU: compilers of other devices do not report them."""
     import jax

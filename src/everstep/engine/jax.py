@@ -67,6 +67,7 @@ class PartlyFilled(NamedTuple):
 class JaxEngine(Engine):
     """Runs steps on JAX."""
 
+    _traces_gradients = False
     _convolves = False
     _mesh: DeviceMesh | None = None
 
@@ -104,6 +105,7 @@ class JaxEngine(Engine):
 
             jaxpr, (outputs, _) = jax.make_jaxpr(traced, return_shape=True)(nest.map_leaves(_abstract, batch))
         self._convolves |= _uses(jaxpr.jaxpr, "conv_general_dilated")
+        self._traced_flops = flops.of_products(jaxpr.jaxpr)
         for labelled, variable in zip(seen, jaxpr.jaxpr.outvars[len(jaxpr.jaxpr.outvars) - len(seen) :], strict=True):
             if _source(jaxpr.jaxpr, variable) is _labels(jaxpr.jaxpr, batch):
                 self._label_classes.add(labelled.classes)

@@ -144,8 +144,10 @@ class TorchEngine(Engine):
             placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
             # The inner mode is called first: `_NoDecisions` has to see who calls.
             decides = contextlib.nullcontext() if self.model.run_eagerly else _NoDecisions(self.task)
-            with _Unchanged(unpack(placed)[1]) as labels, decides:
+            counter = FlopCounterMode(display=False) if self._on_cuda else contextlib.nullcontext()
+            with _Unchanged(unpack(placed)[1]) as labels, decides, counter:
                 outputs = step(placed)
+            self._traced_flops = float(counter.get_total_flops()) if isinstance(counter, FlopCounterMode) else 0.0
             self._label_classes |= {labelled.classes for labelled in seen if labels.includes(labelled.target)}
         return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
 
