@@ -2,8 +2,10 @@
 
 The host then sends only the numbers of the rows (`ArrayStream.row_numbers`): the order, the positions and the bits are
 those of batches that the host gathers, so a run may change between the two when it resumes. Arrays keep their types:
-bytes stay bytes until the step casts them. Where a step takes longer than the copy of its batch, `auto` leaves the data on
-the host: nothing would be gained, and the memory of the device is for the model.
+bytes stay bytes until the step casts them.
+
+Where a step takes longer than the copy of its batch, `auto` leaves the data on the host: nothing would be gained, and
+the memory of the device is for the model.
 
 `place_data` decides, as `cache` in the data section requests it; `Engine.place_on_device` places the arrays.
 """
