@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import Block, OwnRows, SparseArray, nest
-from everstep.engine import exactness
+from everstep.engine import exactness, torch_layouts, torch_norms, torch_updates  # noqa: F401  # they register their forms
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
@@ -33,7 +33,6 @@ from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs
 from everstep.engine.replaced import current, replaced, replaced_in_all_threads
-from everstep.engine import torch_layouts, torch_norms, torch_updates  # noqa: F401  # they register their forms
 from everstep.engine.torch_forms import forms
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.engine.torch_processes import draws_of_this_process, joined
