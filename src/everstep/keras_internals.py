@@ -12,6 +12,7 @@ from typing import Any
 
 _MODULES = {
     "backend": "keras.src.backend",
+    "base_optimizer": "keras.src.optimizers.base_optimizer",
     "global_state": "keras.src.backend.common.global_state",
     "losses": "keras.src.losses.loss",
     "module_utils": "keras.src.utils.module_utils",
@@ -19,8 +20,12 @@ _MODULES = {
     "saving_lib": "keras.src.saving.saving_lib",
     "serialization_lib": "keras.src.saving.serialization_lib",
     "tensorflow_random": "keras.src.backend.tensorflow.random",
+    "torch_adam": "keras.src.backend.torch.optimizers.torch_adam",
     "torch_core": "keras.src.backend.torch.core",
+    "torch_nn": "keras.src.backend.torch.nn",
+    "torch_parallel_optimizer": "keras.src.backend.torch.optimizers.torch_parallel_optimizer",
     "torch_random": "keras.src.backend.torch.random",
+    "torch_sgd": "keras.src.backend.torch.optimizers.torch_sgd",
 }
 
 _NAMES = {

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import Block, OwnRows, SparseArray, nest
-from everstep.engine import exactness
+from everstep.engine import exactness, torch_layouts, torch_norms, torch_updates  # noqa: F401  # they register their forms
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
@@ -33,6 +33,7 @@ from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs
 from everstep.engine.replaced import current, replaced, replaced_in_all_threads
+from everstep.engine.torch_forms import forms
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
 from everstep.engine.torch_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
@@ -219,7 +220,7 @@ class TorchEngine(Engine):
         steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._validation_step}
         step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
         try:
-            with self._placing, self._guarded(), seeded_dropout(), torch.set_grad_enabled(kind == "train"):
+            with self._placing, self._guarded(), own_operations(), torch.set_grad_enabled(kind == "train"):
                 recorded = recorder.record(step, batch)
         except CannotRecord as error:
             self._run_eagerly(kind, str(error))
@@ -278,7 +279,7 @@ class TorchEngine(Engine):
             for index in range(piece.count):
                 step(_batch(piece, index))
         else:
-            with self._guarded(), seeded_dropout():
+            with self._guarded(), own_operations():
                 for index in range(piece.count):
                     self._train_step(_aligned(_batch(piece, index)))
         self._limit_pending()
@@ -291,7 +292,7 @@ class TorchEngine(Engine):
             for index in range(piece.count):
                 leaves = step(_batch(piece, index))
         else:
-            with self._guarded(), torch.no_grad(), seeded_dropout():
+            with self._guarded(), torch.no_grad(), own_operations():
                 for index in range(piece.count):
                     leaves = self._validation_step(_aligned(_batch(piece, index)))
         self._limit_pending()
@@ -614,7 +615,7 @@ def undone() -> Iterator[None]:
         return value.fget(self)
 
     with (
-        seeded_dropout(),
+        own_operations(),
         replaced(keras.Variable, "__init__", keeping_init),
         replaced(keras.Variable, "value", property(keeping_value)),
     ):
@@ -623,6 +624,13 @@ def undone() -> Iterator[None]:
         for variable, kept in before.values():
             variable._value.copy_(kept)
             variable._value.grad = None
+
+
+@contextlib.contextmanager
+def own_operations() -> Iterator[None]:
+    """Inside the block operations are those of a step: `Dropout` repeats its draws, and others have faster forms."""
+    with seeded_dropout(), forms():
+        yield
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
