@@ -222,6 +222,17 @@ def test_a_program_that_xla_cannot_make_is_compiled_with_the_option(tmp_path, ce
     assert found["digest"] == plain["digest"]
 
 
+def test_a_repetition_needs_no_room_for_a_second_state():
+    program = jax.jit(lambda state, block: ([value + block for value in state], [], None))
+    call = Call([jax.numpy.ones(3), jax.numpy.ones(2)], jax.numpy.ones(()), changing=[0])
+    assert call.repeat(program) == 0
+    changed, same = call.results[0]
+    before = call.state_before()
+    assert np.array_equal(before[0], np.ones(3))
+    assert before[1] is same
+    assert sys.getrefcount(changed) == 2, "something else holds what the last run has changed"
+
+
 @pytest.mark.parametrize("ways", [["autotuned", "option"], ["autotuned", "no option"]])
 def test_where_nothing_repeats_auto_warns_and_trains(tmp_path, certifies, noisy, caplog, ways):
     certifies(NO)

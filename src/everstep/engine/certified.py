@@ -287,23 +287,25 @@ class Call:
 
     def __init__(self, state: Sequence[Any], block: Any, changing: Sequence[int]) -> None:
         self.block, self.shapes, self.seconds = block, _shapes((list(state), block)), math.inf
-        self.results: tuple[Sequence[Any], Any, Any] = list(state), [], None
+        self.results: tuple[list[Any], Any, Any] = list(state), [], None
         self._changing = changing
         self._kept: list[np.ndarray] | None = None
         self._places = [value.sharding for value in state]
         self._ran: Any = None  # the program of the results
 
     def state_before(self) -> list[Any]:
-        """Returns the state before the call, on the device."""
-        state = list(self.results[0])
+        """Returns the state before the call, on the device; what the last run has changed is dropped."""
+        state = self.results[0]
         if self._kept is None:  # nothing has run
-            return state
-        missing = [n for n, value in enumerate(state) if n in set(self._changing) or value.is_deleted()]
+            return list(state)
+        changed = set(self._changing)
+        missing = [n for n, value in enumerate(state) if value is None or n in changed or value.is_deleted()]
+        for position in missing:
+            state[position] = None  # before the copy: there may be no room for both
         kept, places = [self._kept[n] for n in missing], [self._places[n] for n in missing]
         values = jax.device_put(kept, places, may_alias=False)  # the call may overwrite them
-        for position, value in zip(missing, values, strict=True):
-            state[position] = value
-        return state
+        before = dict(zip(missing, values, strict=True))
+        return [before.get(position, value) for position, value in enumerate(state)]
 
     def repeat(self, compiled: Any) -> int:
         """Runs a program several times; returns how many of its results differed."""
