@@ -156,13 +156,11 @@ def call_kept(contender: str, name: str, validation: bool) -> list[float]:
 
 def _prepared(contender: str, name: str) -> tuple[Any, Any, Any, Any]:
     """Returns the contender's `fit`, a compiled model, and its data."""
+    if contender == OURS:
+        import everstep  # before Keras, as in a program whose imports are sorted
     import keras
 
-    fit = keras.Model.fit
-    if contender == OURS:
-        import everstep
-
-        fit = everstep.fit
+    fit = everstep.fit if contender == OURS else keras.Model.fit
     keras.utils.set_random_seed(0)
     model, x, y = MODEL_BUILDERS[name]()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])

@@ -20,6 +20,26 @@ def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_several_files_are_written_or_none_is_left_half(tmp_path):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    storage.write_files(dict.fromkeys(paths, b"first, and longer"))
+    storage.write_files({paths[0]: b"second", paths[1]: b"third"})
+    assert [path.read_bytes() for path in paths] == [b"second", b"third"]
+    with pytest.raises(TypeError):
+        storage.write_files({paths[0]: b"fourth", paths[1]: None})
+    assert [path.read_bytes() for path in paths] == [b"second", b"third"]
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt"]
+
+
+def test_several_files_are_durable_before_one_has_its_name(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(storage.os, "fsync", lambda _: events.append("sync"))
+    replace = os.replace
+    monkeypatch.setattr(storage.os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    storage.write_files({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    assert events == ["sync", "sync", "rename", "rename", "sync"]
+
+
 def test_a_failed_write_keeps_the_old_content(tmp_path):
     path = tmp_path / "a.json"
     storage.write_json(path, {"a": 1})

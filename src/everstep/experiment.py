@@ -257,6 +257,8 @@ class _Session:
         code_root, writes = self.entry_point.code_root, self.keep and self.gang.is_first
         self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=writes)
         compiled = shared / ".compiled" if self.keep else None
+        if self.trains and writes:
+            self.run.start_reading_code()
         self.guard = stack.enter_context(_guarded(self.run, params, compiled)) if self.trains else NoGuard()
         processes.meet(self.gang, self.run, shared, self.mode, self.trains and self.keep)
         stack.enter_context(entered(strategy or configured_strategy(params.runtime)))
@@ -368,13 +370,12 @@ class _Session:
         if self.attempt is None:
             return contextlib.nullcontext()
         steps = _last_step(self.config, self.entry_point.schedule)
-        return self.attempt.recorded(steps, self.changes, self.guard.last_beat)
+        extra = {"mode": self.mode.value, **(self.entry_point.record or {})}
+        return self.attempt.recorded(steps, self.changes, self.guard.last_beat, extra)
 
     def run_mode(self) -> Logs:
         """Trains and evaluates as the mode says; returns the last logs."""
         run, trainer = self.run, self.trainer
-        if self.attempt:
-            run.add({"mode": self.mode.value, **(self.entry_point.record or {})})
         self.tracker.start(trainer.global_step)
         seconds = self.config.tracking.system_seconds
         with watched(self.tracker, run.directory, seconds, lambda: trainer.global_step):

@@ -37,6 +37,25 @@ def write_bytes(path: PathLike, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Writes several files, each atomically and all of them durably, in the time of one: they are synced together.
+
+    Args:
+      files: The whole new content of each file; their directories must exist.
+    """
+    temporary = {path: _temporary_name(path) for path in files}
+    try:
+        for path, data in files.items():
+            temporary[path].write_bytes(data)
+        sync(temporary.values())
+        for path, written in temporary.items():
+            os.replace(written, path)
+        sync({path.parent for path in files})
+    finally:
+        for written in temporary.values():
+            _remove(written)
+
+
 def write_text(path: PathLike, text: str) -> None:
     """Writes `text` as UTF-8 to `path`, atomically (see `write_bytes`)."""
     write_bytes(path, text.encode("utf-8"))

@@ -104,10 +104,12 @@ def test_tensorflow_is_imported_only_by_who_uses_it_and_is_seeded_then(tmp_path)
     subprocess.run([sys.executable, "-c", SEEDED_LATER, *words], check=True, timeout=300)
 
 
-def test_pytorchs_threads_sleep_in_a_program(monkeypatch):
-    """It reads the variable when it is imported, so `import everstep` sets it."""
-    code = "import everstep, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+def test_pytorchs_threads_soon_sleep_in_a_program(monkeypatch):
+    """It reads the variables when it is imported, so `import everstep` sets one; a policy of the user's own decides."""
+    code = "import everstep, os, sys; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["PASSIVE", "False"]
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    for policy, expected in (({}, backend.SPIN_COUNT), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")):
+        environment = {**os.environ, "KERAS_BACKEND": "torch", **policy}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected, "False"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from everstep.engine.call_length import (
     BYTES_PER_CALL,
+    BYTES_PER_EAGER_CALL,
     LENGTHS,
     SECONDS_PER_CALL,
     SHORT,
@@ -81,6 +82,12 @@ def test_a_call_fits_in_memory():
     assert max(plan(call_length, 100)) == 50
     call_length.set_batch(BYTES_PER_CALL * 2)
     assert max(plan(call_length, 100)) == 1
+
+
+def test_where_python_runs_each_step_a_block_fits_in_the_cache():
+    call_length = measured("eager")
+    call_length.set_batch(BYTES_PER_EAGER_CALL // 20)
+    assert max(plan(call_length, 100)) == 20
 
 
 def test_a_short_run_compiles_nothing_more():
@@ -181,7 +188,7 @@ def test_no_other_length_needs_fewer_calls(window, longest):
     st.floats(0, 10),
     st.integers(1, 2 * BYTES_PER_CALL),
     st.booleans(),
-    st.sampled_from(["compiled", "any", "single"]),
+    st.sampled_from(["compiled", "any", "eager", "single"]),
 )
 def test_every_plan_covers_its_window_within_bounds(windows, seconds, compiling, size, on_device, loop):
     """Whatever windows follow each other, some of them in part, calls hold the window, and few lengths are used."""

@@ -1,5 +1,6 @@
 """What is not committed, as a patch: it brings the code back, and the repository does not notice."""
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -9,7 +10,8 @@ import pytest
 
 from everstep import redaction
 from everstep.run import environments as environment
-from everstep.run.environments import CODE_DIFF, code_diff, code_diff_digest, write_code_diff
+from everstep.run.environments import CODE_DIFF, code_diff, read_code, write_code_diff
+from everstep.run.record import Run
 
 
 def git(directory, *words):
@@ -61,7 +63,7 @@ def test_commit_and_patch_are_the_code(repository, tmp_path):
 
 def test_nothing_changed(repository, tmp_path):
     assert code_diff(repository) == b""
-    assert code_diff_digest(repository) is None
+    assert read_code(repository)[1] is None
     assert code_diff(tmp_path) is None  # no repository
 
 
@@ -77,15 +79,27 @@ def test_a_patch_that_holds_data_is_not_kept(repository, monkeypatch):
     assert code_diff(repository) is None
 
 
+def test_a_run_reads_the_patch_once(repository, tmp_path, monkeypatch):
+    changed(repository)
+    patches = []
+    read = environment.code_diff
+    monkeypatch.setattr(environment, "code_diff", lambda path: patches.append(read(path)) or patches[-1])
+    run = Run.open(tmp_path / "run", "mnist/mlp", "jax", code_root=repository)
+    run.begin(0, "")
+    assert len(patches) == 1
+    assert (tmp_path / "run" / CODE_DIFF).read_bytes() == patches[0]
+    assert run.record["code"]["changes"] == hashlib.sha256(patches[0]).hexdigest()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
 def test_kept_for_the_owner_and_without_secrets(repository, tmp_path):
     (repository / "package" / "new.py").write_text("TOKEN = 'sesame-open-9f8e7d'\n")
     redaction.learn({"api_token": "sesame-open-9f8e7d"})
-    write_code_diff(tmp_path, repository)
+    write_code_diff(tmp_path, read_code(repository)[1])
     path = tmp_path / CODE_DIFF
     assert "sesame" not in path.read_text()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "second")
-    write_code_diff(tmp_path, repository)
+    write_code_diff(tmp_path, read_code(repository)[1])
     assert not path.exists()

@@ -88,6 +88,18 @@ def test_a_checkpoint_that_is_written_after_the_attempt_has_failed_is_recorded(d
     assert read(directory)["attempts"][0]["saved_step"] == 20
 
 
+def test_an_attempt_begins_with_one_write_of_the_record(directory, monkeypatch):
+    written = []
+    monkeypatch.setattr(Run, "_text", lambda run: written.append(dict(run.record)) or "{}")
+    run = opened(directory)
+    extra = {"mode": "train", "data": {"folder": {}}}
+    run.begin(0, "", data={"x": {}}, devices={"mesh": {"data": 1}}, engine={"engine": {"loop": "while"}}, extra=extra)
+    (record,) = written
+    assert (record["mode"], record["data"]) == ("train", {"x": {}, "folder": {}})
+    assert record["attempts"][0]["mesh"] == {"data": 1}
+    assert record["environment"]["engine"] == {"loop": "while"}
+
+
 def test_states_are_noted_until_they_are_done_again(directory):
     states = [{"model/w": np.float32([step])} for step in range(4)]
     run = opened(directory)

@@ -18,6 +18,9 @@ import math
 import threading
 from typing import Literal
 
+LoopLengths = Literal["compiled", "any", "eager", "single"]
+"""What is known of the lengths of an engine's calls; see `CallLength`."""
+
 LENGTHS = 4
 """The most lengths that are compiled for one step, beside that of a batch with another shape."""
 WINDOW_LENGTHS = 2
@@ -29,6 +32,7 @@ SECONDS_PER_CALL = 1.0
 BYTES_PER_CALL = 16 * 2**20  # larger blocks are new memory for each call, which the system provides page by page
 STEPS_PER_CALL = 200  # where batches are copied to the device; longer calls gain nothing, but keep more memory busy
 ANY_STEPS_PER_CALL = 100  # where nothing is compiled for a length
+BYTES_PER_EAGER_CALL = 2 * 2**20  # where Python runs each step: what is read at once stays in the processor's cache
 TIMED_CALLS = 3
 
 
@@ -71,13 +75,13 @@ class CallLength:
     """Plans the lengths of calls; starts with single steps, until some were timed.
 
     Args:
-      loop: `compiled` if each length is compiled separately; `any` if a call may have any length; `single` if each
-        step is a call.
+      loop: `compiled` if each length is compiled separately; `any` if a call may have any length; `eager` if Python
+        runs each step, on the CPU; `single` if each step is a call.
       pace: The measured speed, which several plans may share; by default it is measured for this one.
     """
 
-    def __init__(self, loop: Literal["compiled", "any", "single"] = "compiled", pace: Pace | None = None) -> None:
-        self._loop: Literal["compiled", "any", "single"] = loop
+    def __init__(self, loop: LoopLengths = "compiled", pace: Pace | None = None) -> None:
+        self._loop: LoopLengths = loop
         self.pace = Pace() if pace is None else pace
         self._batch_bytes = 1
         self._most = STEPS_PER_CALL
@@ -132,9 +136,10 @@ class CallLength:
         """The most steps that a call may hold."""
         if self._loop == "single" or self.measuring:
             return 1
-        most = ANY_STEPS_PER_CALL if self._loop == "any" else self._most
+        most = ANY_STEPS_PER_CALL if self._loop in ("any", "eager") else self._most
         in_time = int(SECONDS_PER_CALL / max(self.pace.seconds, 1e-9))
-        return max(1, min(in_time, BYTES_PER_CALL // self._batch_bytes, most))
+        most_bytes = BYTES_PER_EAGER_CALL if self._loop == "eager" else BYTES_PER_CALL
+        return max(1, min(in_time, most_bytes // self._batch_bytes, most))
 
     @property
     def readable(self) -> int:

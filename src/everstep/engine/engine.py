@@ -44,7 +44,7 @@ from everstep.data import ArrayStream, Block, OwnRows, RaggedArray, SparseArray,
 from everstep.engine import exactness
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import check_leaves
-from everstep.engine.call_length import CallLength
+from everstep.engine.call_length import CallLength, LoopLengths
 from everstep.engine.device_data import PlacedRows, ResidentData
 from everstep.engine.explanations import explain, explain_shapes
 from everstep.engine.feed import UNKNOWN_LENGTH_WINDOW, Feed, FeedInterrupted, Piece
@@ -89,7 +89,7 @@ class Engine(abc.ABC):
     is_eager = False
     """Whether the Python code of a step runs at every step, instead of only when it is compiled."""
 
-    _loop_lengths: Literal["compiled", "any", "single"] = "compiled"
+    _loop_lengths: LoopLengths = "compiled"
     """Which lengths calls may have; see `CallLength`."""
 
     _traces_gradients = True

@@ -73,6 +73,10 @@ class TorchSums(WindowSums):
                 count.copy_(torch.where(count < 0.0, count, torch.where(loss.isfinite(), count + 1.0, -(count + 1.0))))
 
 
+_DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32"}
+"""The dtypes of arrays that PyTorch uses as they are; Keras converts others."""
+
+
 def _number(value: Any, like: keras.Variable) -> torch.Tensor:
     """Returns a log as float32."""
     return torch.as_tensor(value, dtype=torch.float32, device=like._value.device)
@@ -82,10 +86,10 @@ class TorchEngine(Engine):
     """Runs steps on PyTorch."""
 
     is_eager = True
-    _loop_lengths = "any"  # no length is compiled
     _window_type = TorchSums
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._loop_lengths = "any" if _device().type == "cuda" else "eager"  # no length is compiled
         super().__init__(*args, **kwargs)
         processes = joined()
         self._shared = None if processes is None else SharedSteps(processes)
@@ -311,8 +315,9 @@ class TorchEngine(Engine):
         return None if self._shared is None else self._shared.own_rows
 
     def place_block(self, block: Block) -> Any:
-        """Places the rows of this process of all batches of a block."""
-        return self.place(block.data if self._shared is None else self._shared.own_block(block))
+        """Places the rows of this process of all batches of a block; a CPU computes with the block's own memory."""
+        data = block.data if self._shared is None else self._shared.own_block(block)
+        return nest.map_leaves(_without_copy, data) if _device().type == "cpu" else self.place(data)
 
     def _begin_call(self, kind: str, piece: Piece) -> None:
         """Notes which steps follow, for what several processes do together in each of them."""
@@ -497,6 +502,13 @@ def _split(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
 def _view(tensor: torch.Tensor) -> np.ndarray:
     """Returns a view of the memory of a tensor on the host; a copy of one on a device or in bfloat16."""
     return keras.ops.convert_to_numpy(tensor) if tensor.dtype == torch.bfloat16 else tensor.detach().cpu().numpy()
+
+
+def _without_copy(leaf: Any) -> torch.Tensor:
+    """Returns a tensor in the memory of an array of ours, where PyTorch has its dtype."""
+    array = on_host(leaf)
+    shares = array.flags.writeable and array.dtype.name in _DTYPES
+    return torch.from_numpy(array) if shares else keras.ops.convert_to_tensor(array)
 
 
 def _device() -> torch.device:

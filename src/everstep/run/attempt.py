@@ -177,13 +177,17 @@ class Attempt(Tracker, Hook):
 
     def flush(self) -> None:
         """Writes the record."""
-        if found := self._trainer.engine.exactness:
-            self._run.record["exactness"] = found
+        self._record_exactness()
         self._run.update(self._trainer.global_step, self._trainer.epoch, self._metrics)
 
     def close(self) -> None:
-        """Writes the record."""
-        self.flush()
+        """Remembers the last logs; the end of the attempt, which follows, is written with them."""
+        self._record_exactness()
+        self._run.note(self._trainer.global_step, self._trainer.epoch, self._metrics)
+
+    def _record_exactness(self) -> None:
+        if found := self._trainer.engine.exactness:
+            self._run.record["exactness"] = found
 
     def on_call_end(self, step: int) -> None:
         """Says how far the bits of the steps can be repeated, when the first ones are done."""
@@ -235,7 +239,11 @@ class Attempt(Tracker, Hook):
 
     @contextlib.contextmanager
     def recorded(
-        self, train_steps: int | None, changes: Iterable[Change] = (), beat: tuple[int, float] | None = None
+        self,
+        train_steps: int | None,
+        changes: Iterable[Change] = (),
+        beat: tuple[int, float] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Iterator[None]:
         """Records the attempt, and how the block ended.
 
@@ -243,10 +251,11 @@ class Attempt(Tracker, Hook):
           train_steps: The step at which training ends; None while that is unknown.
           changes: The changes of the configuration since the last attempt.
           beat: The last heartbeat of the previous attempt.
+          extra: Further entries of the record.
         """
         engine, record, inputs = self._trainer.engine, self._run.record, self._inputs
         former = record.get("environment", {}).get("engine", {})
-        devices = _devices(engine.describe())
+        devices, running = _devices(engine.describe()), {**engine.describe(), **engine.settings}
         moved = resume_checks.moved(record["attempts"][-1:], devices, self._trainer.global_step)
         record["train_steps"] = train_steps
         self._run.begin(
@@ -255,11 +264,11 @@ class Attempt(Tracker, Hook):
             data=inputs["data"],
             changes=resume_checks.as_records([*changes, *moved]),
             beat=beat,
+            devices=devices,
+            engine={"engine": running, "data_on_device": dict(self._trainer.data_on_device)},
+            extra=extra,
         )
-        record["attempts"][-1] |= devices
-        self._run.record["environment"]["engine"] = {**engine.describe(), **engine.settings}
-        resume_checks.report_loop(former, self._run.record["environment"]["engine"])
-        self._run.record["environment"]["data_on_device"] = dict(self._trainer.data_on_device)
+        resume_checks.report_loop(former, running)
         try:
             yield
         except BaseException as error:

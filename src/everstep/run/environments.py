@@ -142,14 +142,13 @@ def _packages_in(folder: str, changed: int) -> dict[str, str]:
     return {name.lower().replace("_", "-"): version for name, version in pairs}
 
 
-def write_requirements(directory: Path) -> None:
-    """Writes `requirements.txt` to a run directory, for `pip install -r`."""
-    lines = [f"{name}=={version}\n" for name, version in installed_packages().items()]
-    storage.write_text(directory / REQUIREMENTS, "".join(lines))
+def requirements_text() -> str:
+    """Returns the content of `requirements.txt` in a run directory, for `pip install -r`."""
+    return "".join(f"{name}=={version}\n" for name, version in installed_packages().items())
 
 
 def read_requirements(directory: Path) -> dict[str, str]:
-    """Returns what `write_requirements` wrote; empty if there is no such file."""
+    """Returns the packages of `requirements_text`; empty if there is no such file."""
     try:
         lines = (directory / REQUIREMENTS).read_text("utf-8").split()
     except (OSError, UnicodeDecodeError):
@@ -189,16 +188,25 @@ def code_version(path: storage.PathLike) -> dict[str, Any]:
       patch) inside a git work tree; elsewhere they are None and `sources` is a digest of the Python files below `path`.
       In a submitted run, the submitted version.
     """
+    return read_code(path)[0]
+
+
+def read_code(path: storage.PathLike) -> tuple[dict[str, Any], bytes | None]:
+    """Returns the version of the code at `path`, as `code_version`, and the patch that its `changes` tells of, if any.
+
+    Both are of the same moment, and the patch is read from git only once.
+    """
     if (submitted := submitted_code(path)) is not None:
-        return submitted
+        return submitted, code_diff(path) if submitted.get("changes") else None
     commit = git(path, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": None, "dirty": None, "changes": None, "sources": _sources_digest(Path(path))}
+        return {"commit": None, "dirty": None, "changes": None, "sources": _sources_digest(Path(path))}, None
     changed = git(path, "status", "--porcelain", "--untracked-files=no")
     added = git(path, "ls-files", "--others", "--exclude-standard", "*.py")
     dirty = None if changed is None or added is None else bool(changed or added)
-    changes = code_diff_digest(path) if dirty else None
-    return {"commit": commit.decode().strip(), "dirty": dirty, "changes": changes, "sources": None}
+    patch = code_diff(path) if dirty else None
+    changes = hashlib.sha256(patch).hexdigest() if patch else None
+    return {"commit": commit.decode().strip(), "dirty": dirty, "changes": changes, "sources": None}, patch
 
 
 def code_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -232,22 +240,15 @@ def code_diff(path: storage.PathLike) -> bytes | None:
     return None
 
 
-def code_diff_digest(path: storage.PathLike) -> str | None:
-    """Returns the sha256 of the patch of `code_diff`; None if nothing differs, or it is unknown."""
-    found = code_diff(path)
-    return hashlib.sha256(found).hexdigest() if found else None
-
-
-def write_code_diff(directory: Path, path: storage.PathLike | None) -> None:
+def write_code_diff(directory: Path, patch: bytes | None) -> None:
     """Writes the patch to a run directory, readable by its owner only and without known secrets.
 
     Args:
       directory: The run directory.
-      path: The folder of the code; None if it is known to be unchanged. Then an earlier patch is removed.
+      patch: What `code_diff` returned; if it is empty or None, an earlier patch is removed.
     """
-    found = None if path is None else code_diff(path)
-    if found:
-        text = redaction.text(found.decode("utf-8", "surrogateescape"))
+    if patch:
+        text = redaction.text(patch.decode("utf-8", "surrogateescape"))
         storage.write_bytes(directory / CODE_DIFF, text.encode("utf-8", "surrogateescape"))
         (directory / CODE_DIFF).chmod(0o600)
     else:

@@ -1,5 +1,6 @@
 """The record of a run in its directory, `run.json` and `config.yaml`, over all attempts."""
 
+import concurrent.futures
 import contextlib
 import copy
 import datetime
@@ -20,11 +21,11 @@ from everstep.run.environments import (
     CODE_DIFF,
     REQUIREMENTS,
     code_change,
-    code_version,
     environment,
+    read_code,
+    requirements_text,
     seconds_since_start,
     write_code_diff,
-    write_requirements,
 )
 from everstep.run.layout_registry import layouts
 from everstep.types import StoredState
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 Status = Literal["running", "finished", "failed", "interrupted"]
 Record = dict[str, Any]
 """The content of `run.json`."""
+
+_Code = tuple[dict[str, Any], bytes | None]
+"""What `read_code` returns."""
 
 MAX_STATES = 500
 """The maximum number of recorded states; beyond it, every other one is dropped."""
@@ -119,7 +123,7 @@ class Run:
         self._clock = clock
         self._opened = self._time()
         self.newest_save: tuple[int, float] | None = None
-        self._code: dict[str, Any] | None = None
+        self._code: concurrent.futures.Future[_Code] | None = None
         self._unwritten = False  # whether writing the record has failed, and was logged
         self._other_files = _other_files(directory)
         self._created = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -165,11 +169,17 @@ class Run:
         """The number of steps done, as recorded."""
         return int(self.record["step"])
 
+    def start_reading_code(self) -> "concurrent.futures.Future[_Code]":
+        """Starts to read the version of the code, once: git works for a tenth of a second, beside this process."""
+        if self._code is None:
+            thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-code")
+            self._code = thread.submit(read_code, self.code_root)
+            thread.shutdown(wait=False)
+        return self._code
+
     def code(self) -> dict[str, Any]:
         """Returns the version of the code at `code_root`; read once."""
-        if self._code is None:
-            self._code = code_version(self.code_root)
-        return self._code
+        return self.start_reading_code().result()[0]
 
     def changed_code(self) -> str:
         """Returns how the code differs from that of the last attempt, on one line; empty if it does not."""
@@ -184,16 +194,22 @@ class Run:
         data: Mapping[str, Any] | None = None,
         changes: Iterable[Mapping[str, Any]] = (),
         beat: tuple[int, float] | None = None,
+        devices: Mapping[str, Any] | None = None,
+        engine: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Starts an attempt at `step`; an earlier attempt without an end was killed.
 
         Args:
           step: The restored step, 0 for a new run.
           config_text: The resolved configuration, written to `config.yaml`.
-          code: The version of the code; by default that of `code_root`.
+          code: The version of the code, where nothing is uncommitted; by default that of `code_root`.
           data: Fingerprints of the data, if taken.
           changes: The changes of the configuration since the last attempt: `key`, `old` and `new` of each.
           beat: The last heartbeat of an earlier attempt: its step, and its time in seconds since 1970.
+          devices: Further entries of the attempt: on what it is computed.
+          engine: Further entries of the environment: how steps are run.
+          extra: Further entries of the record; `data` adds fingerprints.
 
         Raises:
           UsageError: The directory cannot be created or written to.
@@ -206,25 +222,27 @@ class Run:
                 *(str(self.directory), ", ".join(self._other_files)),
             )
         storage.prepare_directory(self.directory)
+        patch = None
         if code is None:
-            code = self.code() if self.is_kept else {}
+            code, patch = self.start_reading_code().result() if self.is_kept else ({}, None)
         for attempt in self.record["attempts"]:
             if attempt["ended"] is None:
                 self._close_dead_attempt(attempt, beat)
         begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
-        self.record["attempts"].append(begun)
+        self.record["attempts"].append(begun | dict(devices or {}))
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        self.record["environment"] = {**(environment() if self.is_kept else {}), **(engine or {})}
+        self.record |= {} if data is None or not self.is_kept else {"data": dict(data)}
+        extra = extra or {}
+        self.record |= {**extra, "data": {**self.record["data"], **extra.get("data", {})}}
         if not self.is_kept:
             return
         self.record["code"] = dict(code)
-        self.record["environment"] = environment()
-        self.record |= {} if data is None else {"data": dict(data)}
         self._drop_states(step + 1)
+        files = {"run.json": self._text(), "config.yaml": config_text, REQUIREMENTS: requirements_text()}
         with self._disk_errors_as_usage():
-            self._write()
-            storage.write_text(self.directory / "config.yaml", config_text)
-            write_code_diff(self.directory, self.code_root if self.record["code"].get("changes") else None)
-            write_requirements(self.directory)
+            storage.write_files({self.directory / name: text.encode() for name, text in files.items()})
+            write_code_diff(self.directory, patch)
 
     @contextlib.contextmanager
     def _disk_errors_as_usage(self) -> Iterator[None]:
@@ -289,20 +307,19 @@ class Run:
         # Another thread may be writing the record: replace the dictionary, never change it.
         self.record["states"] = known if len(known) < MAX_STATES else dict(list(known.items())[::2])
 
-    def add(self, extra: Mapping[str, Any]) -> None:
-        """Adds keys to the record, and writes it at once: a killed run has them, too; `data` adds fingerprints."""
-        self.record |= {**extra, "data": {**self.record["data"], **extra.get("data", {})}}
-        self.update(self.step, self.record["epoch"])
-
     def update(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        """Records the progress of the run; `metrics` replaces the last logs of the kinds it contains.
+        """Records the progress of the run, as `note`, and writes it.
 
         A failed write is logged and does not stop the run: the next write has everything.
         """
+        self.note(step, epoch, metrics)
+        self._try_to_write()
+
+    def note(self, step: int, epoch: int, metrics: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Records the progress of the run with the next write; `metrics` replaces the last logs of its kinds."""
         self.record |= {"step": step, "epoch": epoch}
         self.record["metrics"] |= {kind: dict(logs) for kind, logs in (metrics or {}).items()}
         self.record["attempts"][-1]["to_step"] = step
-        self._try_to_write()
 
     def finish(self, status: Status, reason: str, digest: str | None = None, weights_digest: str | None = None) -> None:
         """Ends the attempt, for `reason`; a failed write is only logged."""
@@ -353,7 +370,10 @@ class Run:
     def _write(self) -> None:
         if not self.is_kept:
             return
-        storage.write_json(self.directory / "run.json", redaction.tree(self.record))
+        storage.write_text(self.directory / "run.json", self._text())
+
+    def _text(self) -> str:
+        return storage.json_text(redaction.tree(self.record)) + "\n"
 
 
 def _other_files(directory: Path) -> list[str]:
