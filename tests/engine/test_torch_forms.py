@@ -363,6 +363,17 @@ def test_a_learning_rate_of_zero(on_cpu):
         assert (weight.numpy() == 1.0).all()
 
 
+def test_strides_of_axes_of_size_one(on_cpu):
+    """They may be any, and must not keep all variables from being updated at once."""
+    weight = keras.Variable(np.ones((3, 1), "float32"))
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build([weight])
+    with own_operations(), Counted() as counted:
+        optimizer.apply([torch.empty_strided((3, 1), (1, 7)).fill_(2.0)], [weight])
+    assert counted.names["_fused_adam_"] == 1
+    np.testing.assert_allclose(weight.numpy(), 0.9, rtol=1e-6)
+
+
 def test_gradients_in_half_precision_use_kerass_update(on_cpu):
     weight = keras.Variable(np.ones(3, "float32"), dtype="bfloat16")
     optimizer = keras.optimizers.Adam(0.1)
