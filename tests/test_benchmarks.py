@@ -162,6 +162,18 @@ def test_a_program_for_a_large_gpu_runs_in_small(program):
 
 
 @pytest.mark.full
+@pytest.mark.backend
+def test_where_the_time_of_a_step_goes_on_pytorch(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.torch_where", "MLP", "--small", "--json", str(tmp_path / "where.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "where.json").read_text("utf-8"))["models"]["MLP"]
+    assert set(found["step_ms"]) == set(found["eager_ms"]) > {"all", "none"}
+    assert found["operations"]["all"]["aten::_fused_adam_"][0] == 1
+    assert "aten::_fused_adam_" not in found["operations"]["none"]
+
+
+@pytest.mark.full
 @pytest.mark.timeout(1200)  # a dozen processes that each compile a model
 def test_each_contender_of_the_zoo_trains_alone_and_ours_repeats_itself(tmp_path):
     options = Options(rounds=1, steps=4, models=("MLP",), backends=("jax", "torch"), json=tmp_path / "zoo.json")

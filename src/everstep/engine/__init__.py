@@ -32,6 +32,11 @@ programs.py             JAX on a GPU: what is kept of them with a run
 ordered_sums.py         JAX on a GPU: sums in a fixed order
 xla.py                  JAX on a GPU: named sets of options
 torch_graph.py          PyTorch on a GPU: steps as CUDA graphs
+torch_forms.py          PyTorch on a GPU: faster forms of Keras's operations
+torch_layouts.py        convolutions and pooling without copies
+torch_norms.py          batch and group normalization in one operation
+torch_products.py       dense layers whose product adds the bias
+torch_updates.py        updates of all variables in few passes
 strategy.py             which devices a run uses
 mesh.py                 the devices that train one model on JAX
 sharding.py             which device holds which part of a variable

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from everstep.data import Block, OwnRows, SparseArray, nest
-from everstep.engine import exactness, torch_layouts, torch_norms, torch_updates  # noqa: F401  # they register their forms
+from everstep.engine import exactness
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine

@@ -6,7 +6,8 @@ an update of Adam is ten passes over all weights. `form` registers a function th
 fewer passes over the memory of a GPU:
 
 - `torch_layouts.py`: convolutions and pooling without copies, gradients of kernels in the layout of the kernel;
-- `torch_norms.py`: batch normalization;
+- `torch_norms.py`: batch and group normalization;
+- `torch_products.py`: dense layers;
 - `torch_updates.py`: updates of Adam, AdamW and SGD, clipping and averages.
 
 They take effect on the types of devices in `DEVICES` only, so that the bits on a CPU are Keras's. Whoever adds a form
@@ -21,6 +22,7 @@ cuDNN's heuristics select by the shapes alone.
 import contextlib
 import contextvars
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -28,12 +30,12 @@ from typing import Any, NamedTuple
 from everstep.engine.replaced import replaced_in_all_threads
 from everstep.keras_internals import get_device
 
-LAYOUTS, NORMS, UPDATES = "layouts", "norms", "updates"
+LAYOUTS, NORMS, PRODUCTS, UPDATES = "layouts", "norms", "products", "updates"
 
 DEVICES = {"cuda"}
 """The types of devices on which forms are used; tests add the CPU."""
 
-KINDS = {LAYOUTS, NORMS, UPDATES}
+KINDS = {LAYOUTS, NORMS, PRODUCTS, UPDATES}
 """The kinds of forms that are used; the benchmark of each takes the others out."""
 
 
@@ -43,6 +45,9 @@ class _Form(NamedTuple):
     name: str
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+MODULES = ("torch_layouts", "torch_norms", "torch_products", "torch_updates")
+"""The modules with forms, which register them when they are imported."""
 
 _forms: list[_Form] = []
 _used: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("forms", default=frozenset())
@@ -71,6 +76,8 @@ def form(kind: str, owner: Callable[[], Any], name: str) -> Callable[[Any], Any]
 def forms() -> Iterator[None]:
     """Uses the registered forms inside the block, for the code of this thread and of what it calls."""
     kinds = frozenset(KINDS) if get_device().partition(":")[0] in DEVICES else frozenset()
+    for module in MODULES if kinds else ():
+        importlib.import_module(f"everstep.engine.{module}")
     with contextlib.ExitStack() as stack:
         for one in _forms if kinds else ():
             stack.enter_context(replaced_in_all_threads(one.owner(), one.name, functools.partial(_selected, one)))

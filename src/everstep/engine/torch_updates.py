@@ -21,11 +21,14 @@ from everstep.keras_internals import torch_parallel_optimizer as parallel
 
 
 def _ordered(gradients: Sequence[torch.Tensor], variables: Sequence[Any]) -> list[torch.Tensor]:
-    """Returns gradients in the memory order of their variables, without which PyTorch updates them one by one."""
-    return [
-        gradient if gradient.stride() == variable.value.stride() else gradient.contiguous()
-        for gradient, variable in zip(gradients, variables, strict=True)
-    ]
+    """Returns gradients with the strides of their variables, without which PyTorch updates them one by one."""
+    return [_like(gradient, one.value) for gradient, one in zip(gradients, variables, strict=True)]
+
+
+def _like(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if gradient.stride() == value.stride() or not value.is_contiguous():
+        return gradient
+    return gradient.contiguous().as_strided(value.shape, value.stride())  # axes of size 1 may have any stride
 
 
 @form(UPDATES, lambda: parallel.TorchParallelOptimizer, "_backend_update_step")
