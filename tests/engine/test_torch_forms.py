@@ -31,6 +31,11 @@ from everstep.testing.tasks import Regression, running, seeded  # noqa: E402
 FLOAT32, HALF = "float32", "mixed_bfloat16"
 
 
+@pytest.fixture(autouse=True)
+def same_weights():
+    keras.utils.set_random_seed(0)
+
+
 @pytest.fixture
 def on_cpu(monkeypatch):
     monkeypatch.setattr(torch_forms, "DEVICES", {"cpu", "cuda"})
@@ -76,7 +81,7 @@ def check_same(model, x, monkeypatch, training=True, half=False):
     for one, other in zip(expected, got, strict=True):
         assert one.shape == other.shape
         scale = max(np.abs(one).max(initial=0.0), 1e-3)
-        np.testing.assert_allclose(other / scale, one / scale, atol=0.02 if half else 2e-5)
+        np.testing.assert_allclose(other / scale, one / scale, atol=0.04 if half else 2e-5)
     for variable, gradient in zip(model.trainable_variables, gradients[1:], strict=True):
         if len(variable.shape) > 2 and "conv" in variable.path:
             assert gradient.is_contiguous(), variable.path
