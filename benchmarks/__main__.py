@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="run the largest sizes as well")
     parser.add_argument("--workers", type=int, help="threads or processes that read data, in the suite input")
     parser.add_argument("--models", nargs="+", default=(), choices=zoo.MODELS, metavar="MODEL", help="of the zoo; all")
+    parser.add_argument("--contenders", nargs="+", default=(), choices=zoo.NAMES, metavar="NAME", help="of the zoo")
     parser.add_argument("--resume", action="store_true", help="keep finished processes of the zoo, beside --json")
     parser.add_argument("--minutes", type=float, default=math.inf, help="when the zoo starts no further process")
     parser.add_argument("--json", type=Path, help="where to write the results; a folder for several suites")
@@ -50,6 +51,7 @@ def main() -> int:
         large=arguments.large,
         workers=arguments.workers,
         models=tuple(arguments.models),
+        contenders=tuple(arguments.contenders),
         json=zoo_file,
         resume=arguments.resume,
         minutes=arguments.minutes,

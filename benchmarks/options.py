@@ -20,6 +20,7 @@ class Options:
       large: Whether to run the largest sizes as well.
       workers: Threads or processes that read data; None for the number that is recommended here.
       models: Models by name, for a suite that has some; all if empty.
+      contenders: Contenders of the zoo, as `zoo_process` calls them; all if empty.
       json: The file of the results, for a suite that keeps more beside it.
       resume: Whether such a suite goes on with what it has kept.
       minutes: After how many such a suite starts nothing more.
@@ -32,6 +33,7 @@ class Options:
     large: bool = False
     workers: int | None = None
     models: tuple[str, ...] = ()
+    contenders: tuple[str, ...] = ()
     json: Path | None = None
     resume: bool = False
     minutes: float = math.inf

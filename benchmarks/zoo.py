@@ -10,6 +10,7 @@ a plain loop, too (`zoo_torch.py`). Without an accelerator the models are small,
 
 Every finished process is a line of `results/zoo.jsonl`, written at once. `--resume` does not repeat those that are
 there, and `--minutes 9` starts none that would not end in time: so the whole zoo can be measured in several calls.
+`--contenders everstep fit` leaves the others out.
 `python -m benchmarks.zoo results/zoo.jsonl` prints the table again.
 """
 
@@ -46,6 +47,8 @@ CONTENDERS = {
     "torch": {FIT: "fit", OURS: "everstep", **PLAIN},  # Keras has single steps on PyTorch
 }
 """The contenders on each backend, and what `zoo_process` calls them."""
+
+NAMES = sorted({name for names in CONTENDERS.values() for name in names.values()})
 
 OF_TORCHVISION = MODELS[:4]
 """Models whose plain PyTorch is torchvision's."""
@@ -110,7 +113,9 @@ def _wanted(options: Options) -> Iterator[tuple[str, str, str, int]]:
     for number in range(options.rounds):
         for model in options.models or MODELS:
             for backend in (name for name in options.installed_backends if name in CONTENDERS):
-                for contender in CONTENDERS[backend]:
+                for contender, name in CONTENDERS[backend].items():
+                    if options.contenders and name not in options.contenders:
+                        continue
                     if contender in PLAIN and model in OF_TORCHVISION and not has_torchvision:
                         if number == 0:
                             print(f"{model}, {contender}: left out, torchvision is not installed", flush=True)
