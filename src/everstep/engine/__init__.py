@@ -21,6 +21,7 @@ explanations.py         errors of Keras and the backends, in terms of the user's
 batch_dtypes.py         what of a batch a device can compute with
 device_data.py          data that lives on the device
 device_names.py         the devices, their kinds and memory
+finite.py               which variables hold NaN or an infinity
 mixed_precision.py      the dtype in which a run computes
 model_settings.py       what `runtime` changes in a model
 remat.py                activations that are computed again
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         Feed,
         FeedInterrupted,
     )
+    from everstep.engine.finite import non_finite
     from everstep.engine.hub import (
         adapted_layers,
         greedy,

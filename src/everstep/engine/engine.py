@@ -41,7 +41,7 @@ import numpy as np
 
 from everstep.checkpoint import Digest, array_bytes
 from everstep.data import ArrayStream, Block, OwnRows, RaggedArray, SparseArray, Stream, nest
-from everstep.engine import exactness
+from everstep.engine import exactness, finite
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import check_leaves
 from everstep.engine.call_length import CallLength, LoopLengths
@@ -600,9 +600,13 @@ class Engine(abc.ABC):
         copy = not self._read_is_copy
         return {key: states.own(value, (into or {}).get(key), copy=copy) for key, value in self._held(keys).items()}
 
-    def current_state(self) -> OwnState:
-        """Returns what `own_state` does, in the types of the variables, and maybe in memory that steps overwrite."""
-        return dict(self._held(self._saved_keys()))
+    def non_finite(self, state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity.
+
+        Args:
+          state: What `own_state` has just returned, where the caller has it: then nothing is read again.
+        """
+        return finite.non_finite(self._held(self._saved_keys()) if state is None else state)
 
     def own_weights(self, keys: Sequence[str]) -> OwnState:
         """Returns some variables in the same form, but those of 8 bits, as in a quantized model, in their own type."""

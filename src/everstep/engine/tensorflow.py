@@ -18,14 +18,14 @@ from everstep.engine.device_data import PlacedRows
 from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
-from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.probe import updates_skipped, watch_sparse_labels
 from everstep.engine.processes import SharedSteps, results_in_logs, seed_offset
 from everstep.engine.replaced import replaced
 from everstep.engine.replicas import Replicas
 from everstep.engine.tensorflow_processes import draws_of_this_process, joined
 from everstep.engine.window import WindowSums
 from everstep.errors import UsageError
-from everstep.task import ChainedScope, current_share, unpack
+from everstep.task import ChainedScope, current_share, gradients_skipped, unpack
 from everstep.types import Batch, Logs
 
 
@@ -86,9 +86,14 @@ class TensorFlowEngine(Engine):
 
     def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
         # A bare graph: a tf.function would trace twice, and reject variables that only the second pass creates.
+        # On several replicas, gradients and updates are where they talk to each other.
         graph = tf.__internal__.FuncGraph("trace")
         own = batch if self._shared is None else self._shared.own_batch(batch)
-        with summaries_refused(), graph.as_default(), watch_sparse_labels() as seen, self._random.drawing():
+        skipped = (gradients_skipped(), updates_skipped(self.optimizers)) if self._replica_count == 1 else ()
+        with contextlib.ExitStack() as stack:
+            for context in (summaries_refused(), graph.as_default(), self._random.drawing(), *skipped):
+                stack.enter_context(context)
+            seen = stack.enter_context(watch_sparse_labels())
             placed = nest.map_leaves(_placeholder, own)
             outputs = self._on_devices(step, placed)
         labels = unpack(placed)[1]

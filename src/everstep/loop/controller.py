@@ -35,7 +35,7 @@ from everstep.loop.hooks import Hook, StatePart
 from everstep.loop.lazy_logs import PendingLogs
 from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
-from everstep.loop.saver import PartStates, Saver, current_state, prefetch_paused
+from everstep.loop.saver import PartStates, Saver, non_finite_variables, prefetch_paused
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
 from everstep.loop.trainer import Trainer
 from everstep.tracking import NoopTracker, Tracker, plain
@@ -303,7 +303,8 @@ class Controller:
         self._notify("on_ready")
         if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
-        self.recovery.remember_initial_infinities(self.trainer.state()[0])  # before the save, which records them
+        # Before the save, which records them.
+        self.recovery.remember_initial_infinities(non_finite_variables(self.trainer))
         if self.recovery.rolls_back:
             self.save_checkpoint()  # there must be a state to roll back to
             self.saver.wait()
@@ -453,7 +454,7 @@ class Controller:
             return False
         self._pending.read_all()
         if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
-            self.recovery.watch_state(self.step, current_state(self.trainer))
+            self.recovery.watch_state(self.step, non_finite_variables(self.trainer))
         is_seen = not self.recovery.rolls_back and any(hook.sees_divergence for hook in self.hooks)
         return self.recovery.has_diverged and not is_seen
 
@@ -608,9 +609,10 @@ class Controller:
 
     def _problem_in_state(self, step: int, state: OwnState) -> str:
         """Returns what is wrong with a state that is about to be saved; infinities before the first step are kept."""
+        keys = non_finite_variables(self.trainer, state)
         if step == 0:
-            self.recovery.remember_initial_infinities(state)
-        return self.recovery.problem_in_state(step, state)
+            self.recovery.remember_initial_infinities(keys)
+        return self.recovery.problem_in_state(step, keys)
 
     def _save_before_failing(self) -> None:
         """Saves the step whose evaluation has failed: the next attempt evaluates it again."""

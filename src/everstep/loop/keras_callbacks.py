@@ -170,7 +170,7 @@ class KerasCallbacks(Hook):
         batches = trainer.train_stream.batches_per_epoch
         epoch, batch = divmod(step, batches) if batches else (0, 0)
         state = trainer.engine.state()
-        self.controller.recovery.remember_initial_infinities(state)
+        self.controller.recovery.remember_initial_infinities(trainer.non_finite(state))
         trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
         self.controller.saver.start_at(step)
 

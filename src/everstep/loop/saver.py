@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from everstep.checkpoint import Base, Checkpointer, NoopCheckpointer, SaveError
+from everstep.engine import non_finite
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.loop import same_state
@@ -232,11 +233,15 @@ class Saver:
                 part.restore(part_arrays, values[part.name])
 
 
-def current_state(trainer: Any) -> OwnState:
-    """Returns the variables of a trainer, to look at them before its next step, which may overwrite them."""
-    look: Callable[[], OwnState] | None = getattr(trainer, "current_state", None)
-    found: OwnState = trainer.state()[0] if look is None else look()
-    return found
+def non_finite_variables(trainer: Any, state: OwnState | None = None) -> list[str]:
+    """Returns the keys of the variables of a trainer that hold NaN or an infinity.
+
+    Args:
+      trainer: The trainer; one that does not look for them itself is asked for its state.
+      state: Its state, where the caller has just read it.
+    """
+    look: Callable[[OwnState | None], list[str]] | None = getattr(trainer, "non_finite", None)
+    return non_finite(trainer.state()[0] if state is None else state) if look is None else look(state)
 
 
 def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:

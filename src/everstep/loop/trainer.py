@@ -337,9 +337,9 @@ class Trainer:
         stream = dict(self._train_feed.state()) if self._train_feed else {}
         return self.engine.own_state(into, without), {"step": self.global_step, "stream": stream}
 
-    def current_state(self) -> OwnState:
-        """Returns every variable, as this process has it, without a copy: the next step may overwrite it."""
-        return self.engine.current_state()
+    def non_finite(self, state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity; see `Engine.non_finite`."""
+        return self.engine.non_finite(state)
 
     def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
