@@ -30,6 +30,7 @@ profiler.py             traces of steps
 exactness.py            how far the bits of steps can be repeated
 certified.py            JAX on a GPU: programs that were shown to repeat their bits
 programs.py             JAX on a GPU: what is kept of them with a run
+machine_choices.py      JAX on a GPU: what is kept of them for all runs on a machine
 ordered_sums.py         JAX on a GPU: sums in a fixed order
 xla.py                  JAX on a GPU: named sets of options
 torch_graph.py          PyTorch on a GPU: steps as CUDA graphs

@@ -428,6 +428,16 @@ class Engine(abc.ABC):
         seconds = self._step_flops.get(kind, 0.0) / FLOPS_PER_SECOND
         return seconds > max(self._batch_bytes[kind] / BYTES_COPIED_PER_SECOND, LONG_STEP)
 
+    def keeps_placement(self, kind: str, fits: bool, wanted: bool) -> bool:
+        """Returns whether the data of a kind lives on the device, where that is chosen automatically.
+
+        Args:
+          kind: The kind of data.
+          fits: Whether it can.
+          wanted: What is better for the speed; where the place changes bits, an earlier attempt has decided.
+        """
+        return wanted
+
     def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:
         """Whether steps were compiled for arrays of this size, or for none yet: another size compiles them again."""
         return self._resident_shapes.get(kind, shapes := _shapes(stream.arrays)) == shapes
