@@ -11,6 +11,7 @@ from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, quiet
 from everstep.data import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
+from everstep.data.formats import BadFile, NumpyFile
 from everstep.errors import UsageError
 from everstep.storage import json_text
 
@@ -88,11 +89,10 @@ def inspect_files(paths: Paths, examples: Examples = 3, json: options.Json = Fal
 
 def _load(path: str) -> dict[str, np.ndarray]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError) as error:
+        with NumpyFile(path) as file:
+            if not file.is_single:
+                return {name: file.read(name) for name in file.names}
+    except BadFile as error:
         raise UsageError(f"cannot be read as an .npz file: {error}", key="--arrays", received=path) from error
     raise UsageError("is a single array", key="--arrays", received=path, remedy="save it by its name with numpy.savez")
 

@@ -22,6 +22,7 @@ tfds.py             TensorFlow Datasets
 input_reader.py     `InputReader`, as in TF Model Garden
 record_sources.py   which files are read, and how a pass reads them
 files.py            paths, globs and URLs
+formats/            one reader for each format of files
 tfrecord_files.py   records and features of TFRecord files
 tfrecord_writing.py writes TFRecord files
 tfrecord.py         TFRecord folders of training components

@@ -1,7 +1,6 @@
 """Writes TFRecord files: `tf.train.Example`s, and whole dataset folders from arrays or image files."""
 
 import contextlib
-import csv
 import dataclasses
 import itertools
 import math
@@ -15,7 +14,10 @@ import numpy as np
 
 from everstep import storage
 from everstep.data.arguments import whole_number
+from everstep.data.formats.tables import separator
 from everstep.data.record_sources import check_compression
+from everstep.data.records.records import Row
+from everstep.data.records.text_files import Csv
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfrecord import SPLITS
 from everstep.data.tfrecord_files import image_kind
@@ -312,12 +314,17 @@ def write_images(
     Raises:
       UsageError: The table or an image cannot be read; `origin` is the line of the table.
     """
-    rows = [row for row in _table(Path(table)) if row.values.get("split", split) == split]
-    if not rows:
+    rows = _table(os.fspath(table))
+    numbers = [number for number, row in enumerate(rows.read(range(len(rows)))) if row.get("split", split) == split]
+    if not numbers:
         raise UsageError(f"has no row of the split {split!r}", key="table", received=os.fspath(table))
-    kinds = _kinds(rows)
-    features = (_image_row(Path(images), rows[number], kinds) for number in _order(len(rows), shuffle, seed))
-    return _write(folder, split, features, [row.values["label"].strip() for row in rows], shards)
+    values = rows.read(numbers)
+    kinds = _kinds(values)
+    features = (
+        _image_row(Path(images), rows, numbers[place], values[place], kinds)
+        for place in _order(len(numbers), shuffle, seed)
+    )
+    return _write(folder, split, features, [row["label"].strip() for row in values], shards)
 
 
 def _order(count: int, shuffle: bool, seed: int) -> Iterable[int]:
@@ -333,43 +340,35 @@ def _order(count: int, shuffle: bool, seed: int) -> Iterable[int]:
     return [int(row) for row in np.argsort(drawn, kind="stable")]
 
 
-class _Row(NamedTuple):
-    where: str
-    values: dict[str, str]
-
-
-def _table(path: Path) -> list[_Row]:
+def _table(path: str) -> Csv:
+    """Returns the rows of a table of images; refuses one that lacks a value."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in ("file", "label") if name not in (reader.fieldnames or ())]
-            rows = [_Row(f"{path}:{reader.line_num}", row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot be read as a CSV table: {error}", key="table", received=str(path)) from error
-    if "image" in (reader.fieldnames or ()):
+        rows = Csv(path, "table", separator(path))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", key="table", received=path) from error
+    if "image" in rows.columns:
         reason = "has a column 'image', the name under which the image itself is written"
-        raise UsageError(reason, key="table", received=str(path), remedy="rename it")
-    if missing:
-        reason = f"has no column {missing[0]!r}"
-        raise UsageError(reason, key="table", received=str(path), remedy="its first line names them, as in file,label")
-    for row in rows:
-        if None in row.values or None in row.values.values() or not row.values["label"].strip():
-            values = list(row.values.values())
-            raise UsageError("expected a value in each column", key="table", received=values, origin=row.where)
+        raise UsageError(reason, key="table", received=path, remedy="rename it")
+    for name in ("file", "label"):
+        if name not in rows.columns:
+            remedy = "its first line names them, as in file,label"
+            raise UsageError(f"has no column {name!r}", key="table", received=path, remedy=remedy)
+    for number, row in enumerate(rows.read(range(len(rows)))):
+        if not row["label"].strip():
+            raise rows.error(number, "has no label", received=list(row.values()))
     return rows
 
 
-def _image_row(images: Path, row: _Row, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    path = images / row.values["file"]
+def _image_row(images: Path, rows: Csv, number: int, row: Row, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    path = images / row["file"]
     try:
         data = path.read_bytes()
     except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-        raise UsageError(reason, key="file", received=str(path), origin=row.where) from error
+        raise rows.error(number, f"cannot be read: {error.strerror}", received=str(path)) from error
     if image_kind(data) is None:
-        raise UsageError("is not a JPEG, PNG, GIF or BMP image", key="file", received=str(path), origin=row.where)
-    others = {name: kind(row.values[name]) for name, kind in kinds.items()}
-    return {"image": data, "label": row.values["label"].strip(), **others}
+        raise rows.error(number, "is not a JPEG, PNG, GIF or BMP image", received=str(path))
+    others = {name: kind(row[name]) for name, kind in kinds.items()}
+    return {"image": data, "label": row["label"].strip(), **others}
 
 
 def _write(
@@ -471,10 +470,10 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _kinds(rows: Sequence[_Row]) -> dict[str, Any]:
+def _kinds(rows: Sequence[Row]) -> dict[str, Any]:
     """Returns the types of the other columns: a feature has one type in all records."""
-    names = [name for name in rows[0].values if name not in ("file", "label", "split")]
-    return {name: _kind([row.values[name].strip() for row in rows]) for name in names}
+    names = [name for name in rows[0] if name not in ("file", "label", "split")]
+    return {name: _kind([row[name].strip() for row in rows]) for name in names}
 
 
 def _kind(texts: Sequence[str]) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everstep.data.formats import read_parquet
 from everstep.errors import UsageError
 from everstep.evaluation.sample_metric import RESERVED
 
@@ -209,7 +210,7 @@ def summarize(values: np.ndarray) -> Summary:
 
 def read_column(path: Path, name: str) -> np.ndarray:
     """Returns a metric's column from a Parquet file."""
-    return pq.ParquetFile(path).read([name])[name].to_numpy()
+    return read_parquet(path, [name])[name].to_numpy()
 
 
 def as_csv(summaries: Mapping[str, Summary]) -> str:

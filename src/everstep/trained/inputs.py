@@ -8,20 +8,31 @@ import contextlib
 import dataclasses
 import math
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
 from everstep.data import load_tensorflow
-from everstep.data.images import MODES, SUFFIXES, BadImage, decode, upright_size
+from everstep.data.formats import (
+    CSV_SUFFIXES,
+    MODES,
+    PARQUET_SUFFIXES,
+    SUFFIXES,
+    BadFile,
+    CsvOptions,
+    NumpyFile,
+    StoredRows,
+    as_bad_file,
+    decode,
+    open_csv,
+    open_parquet,
+    upright_size,
+)
 from everstep.errors import NOTHING, UsageError
 from everstep.evaluation import host_array
 
@@ -29,6 +40,15 @@ _KEY = "--input"
 
 Rows = tuple[Sequence[Any], list[np.ndarray]]
 """A batch: the ids of its samples, and an array for each of the model's inputs."""
+
+
+@contextlib.contextmanager
+def _naming(path: Path, what: str = "cannot be read:") -> Iterator[None]:
+    """Inside the block, the error of a reader becomes one that names the file."""
+    try:
+        yield
+    except BadFile as error:
+        raise UsageError(f"{what} {error}", key=_KEY, received=str(path)) from error
 
 
 class InputSource(Protocol):
@@ -174,7 +194,7 @@ class _NamedArrays:
                 ids = arrays[self._ids].take(many).tolist() if self._ids else range(start, start + many)
                 yield ids, rows
 
-    def _open(self) -> contextlib.AbstractContextManager[Mapping[str, "_FileRows | _MemoryRows"]]:
+    def _open(self) -> contextlib.AbstractContextManager[Mapping[str, "StoredRows | _MemoryRows"]]:
         """Opens the arrays at their first rows, by name."""
         raise NotImplementedError
 
@@ -196,19 +216,9 @@ class ArrayFile(_NamedArrays):
         super().__init__(specs, without, path.name, str(path))
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[dict[str, "_FileRows"]]:
-        try:
-            with contextlib.ExitStack() as stack:
-                if self._path.suffix.lower() == ".npy":
-                    yield {"": _FileRows(stack.enter_context(open(self._path, "rb")))}
-                    return
-                archive = stack.enter_context(zipfile.ZipFile(self._path))
-                names = [name for name in archive.namelist() if name.endswith(".npy")]
-                yield {name[:-4]: _FileRows(stack.enter_context(archive.open(name))) for name in names}
-        except UsageError:
-            raise
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"cannot be read: {error}", key=_KEY, received=str(self._path)) from error
+    def _open(self) -> Iterator[dict[str, StoredRows]]:
+        with _naming(self._path), NumpyFile(self._path) as file:
+            yield {name: file.rows(name) for name in file.names}
 
 
 class MemoryArrays(_NamedArrays):
@@ -252,33 +262,6 @@ class _MemoryRows:
         """Returns the next rows."""
         self._next += rows
         return self._array[self._next - rows : self._next]
-
-
-class _FileRows:
-    """An array in a file, row after row."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        self.shape, fortran, self.dtype = read(file)
-        if self.dtype.hasobject:
-            raise UsageError(
-                "an array in it holds Python objects, which are not loaded", key=_KEY, remedy="save numbers or text"
-            )
-        if not self.shape or (fortran and len(self.shape) > 1):
-            raise UsageError(
-                "an array in it has no rows", key=_KEY, remedy="save it in C order, samples along the first axis"
-            )
-
-    def take(self, rows: int) -> np.ndarray:
-        """Returns the next rows."""
-        shape = (rows, *self.shape[1:])
-        wanted = int(np.prod(shape)) * self.dtype.itemsize
-        data = self._file.read(wanted)
-        if len(data) < wanted:
-            raise ValueError("the file ends before its last row")
-        return np.frombuffer(data, self.dtype).reshape(shape)
 
 
 def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], received: Any) -> list[str]:
@@ -337,10 +320,8 @@ class ImageFolder:
             yield [path.relative_to(self._folder).as_posix() for path in some], [self._spec.cast(arrays)]
 
     def _check(self, path: Path) -> None:
-        try:
+        with _naming(path, "the image"):
             width, height = upright_size(path)
-        except BadImage as error:
-            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
         fits = all(want in (None, size) for want, size in zip(self._spec.shape, (height, width), strict=False))
         if not fits and not self._resize:
             raise UsageError(
@@ -351,15 +332,20 @@ class ImageFolder:
             )
 
     def _pixels(self, path: Path) -> np.ndarray:
-        try:
-            pixels = decode(path.read_bytes(), self._channels)
-        except (BadImage, OSError) as error:
-            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
+        with _naming(path, "the image"):
+            pixels = decode(_content(path), self._channels)
         height, width = self._spec.shape[:2]
         if self._resize and height and width and pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
         array = np.asarray(pixels)
         return array[..., None] if len(self._spec.shape) == 3 and array.ndim == 2 else array
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"cannot be read: {error.strerror}") from error
 
 
 RECORDS = (".tfrecord", ".tfrecords", ".tfrec")
@@ -444,7 +430,9 @@ class RecordFiles:
     def _array(self, spec: Spec, values: Any) -> np.ndarray:
         if spec.dtype == "string" or values.dtype != self._tf.string:
             return spec.cast(values.numpy())
-        images = [self._tf.io.decode_image(one, channels=spec.shape[2] or 0, expand_animations=False) for one in values]
+        with _naming(self._path, "the image of a record"):
+            pixels = [np.asarray(decode(data, spec.shape[2])) for data in values.numpy()]
+        images = [array[..., None] if array.ndim == 2 else array for array in pixels]
         misfits = [
             image for image in images if any(w not in (None, s) for w, s in zip(spec.shape, image.shape, strict=True))
         ]
@@ -454,11 +442,10 @@ class RecordFiles:
                 key=_KEY,
                 received=str(self._path),
             )
-        return spec.cast(np.stack([image.numpy() for image in images]))
+        return spec.cast(np.stack(images))
 
 
 _TABLE_ID = "id"
-_BUFFER = 1 << 20
 
 
 class TableFile:
@@ -475,9 +462,8 @@ class TableFile:
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
         self._path, self._specs = path, list(specs)
-        with self._readable():
-            schema = self._schema()
-            self.count = None if self._is_text else pq.read_metadata(path).num_rows
+        with _naming(path):
+            schema, self.count = self._schema()
         self._id = next((name for name in schema.names if name.lower() == _TABLE_ID), None)
         unknown = [name for name in without if name not in schema.names]
         if unknown:
@@ -496,7 +482,7 @@ class TableFile:
     def batches(self, size: int) -> Iterator[Rows]:
         """Yields all rows in order, at most `size` at a time."""
         done = 0
-        with self._readable():
+        with _naming(self._path):
             for read in self._read(size):
                 for start in range(0, read.num_rows, size):
                     batch = read.slice(start, size)
@@ -510,29 +496,25 @@ class TableFile:
 
     @property
     def _is_text(self) -> bool:
-        return not self._path.name.lower().endswith((".parquet", ".pq"))
+        return not self._path.name.lower().endswith(PARQUET_SUFFIXES)
 
-    def _schema(self) -> pa.Schema:
-        if not self._is_text:
-            return pq.read_schema(self._path)
-        with self._csv(pacsv.ConvertOptions()) as reader:
-            return reader.schema
+    def _schema(self) -> tuple[pa.Schema, int | None]:
+        """Returns the columns, and the number of rows where it is known."""
+        if self._is_text:
+            with open_csv(self._path, CsvOptions()) as reader:
+                return reader.schema, None
+        with open_parquet(self._path) as file:
+            return file.schema_arrow, file.metadata.num_rows
 
     def _read(self, size: int) -> Iterator[pa.RecordBatch]:
         """Yields the columns that are used, some rows at a time: memory does not grow with the file."""
-        if not self._is_text:
-            # Arrow's defaults would hold the whole file, and without a buffer a whole row group.
-            with pq.ParquetFile(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
+        if self._is_text:
+            # The types of columns are given: Arrow would infer them from the first rows.
+            with open_csv(self._path, CsvOptions(self._used, self._types)) as reader:
+                yield from reader
+        else:
+            with open_parquet(self._path) as file, as_bad_file():
                 yield from file.iter_batches(size, columns=self._used)
-            return
-        with self._csv(pacsv.ConvertOptions(column_types=self._types, include_columns=self._used)) as reader:
-            yield from reader
-
-    def _csv(self, options: pacsv.ConvertOptions) -> Any:
-        """Opens the file; Arrow would infer a column's type from the first rows, so `options` specifies it."""
-        delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
-        parsing = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        return pacsv.open_csv(self._path, parse_options=parsing, convert_options=options)
 
     def _columns_of(self, spec: Spec, names: list[str]) -> list[str]:
         """Returns the columns that make up an input."""
@@ -575,14 +557,6 @@ class TableFile:
                 f"rows {first} and following: the values do not form {spec}", key=_KEY, received=str(self._path)
             ) from None
 
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise UsageError(f"cannot be read: {reason}", key=_KEY, received=str(self._path)) from error
-
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -615,9 +589,6 @@ def _brief(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
-_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
-
-
 def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> InputSource:
     """Opens data of any supported kind.
 
@@ -648,7 +619,7 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
     name = place.name.lower()
     if name.endswith((".npy", ".npz")):
         return ArrayFile(place, specs, without)
-    if name.endswith(_TABLES):
+    if name.endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)):
         return TableFile(place, specs, without)
     if name.endswith(RECORDS):
         return RecordFiles(place, specs, without)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from everstep.data.formats.bad_file import BadFile
+from everstep.data.formats.tables import as_bad_file, open_parquet
 from everstep.data.records.records import Records, Row, require_columns
 from everstep.errors import UsageError
 
@@ -38,9 +40,8 @@ class Parquet(Records):
         self._reset()
         try:
             metadata, schema = self._open().metadata, self._open().schema_arrow
-        except (OSError, ValueError) as error:  # Arrow's errors are both
-            reason = (str(error).splitlines() or [""])[0]
-            raise UsageError(f"cannot be read as Parquet: {reason}", key=key, received=path) from None
+        except BadFile as error:
+            raise UsageError(f"cannot be read as Parquet: {error}", key=key, received=path) from None
         require_columns(columns, schema.names, key, path)
         self._columns = tuple(schema.names if columns is None else columns)
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -102,23 +103,20 @@ class Parquet(Records):
 
     def _read_group(self, group: int) -> Any:
         try:
-            return self._open().read_row_group(group, columns=list(self._columns), use_threads=False)
-        except (OSError, ValueError) as error:
+            with as_bad_file():
+                return self._open().read_row_group(group, columns=list(self._columns), use_threads=False)
+        except BadFile as error:
             first, last = int(self._ends[group]), int(self._ends[group + 1]) - 1
-            reason = (str(error).splitlines() or [""])[0]
             raise UsageError(
-                f"is damaged in row group {group}: {reason}",
+                f"is damaged in row group {group}: {error}",
                 key=self.key,
                 origin=f"{self._path}, rows {first} to {last}",
                 remedy="write the file again",
             ) from None
 
     def _open(self) -> Any:
-        from pyarrow import parquet
-
         if self._file is None:
-            # Arrow's default would hold all of a file that was read.
-            self._file = parquet.ParquetFile(self._path, page_checksum_verification=True, pre_buffer=False)
+            self._file = open_parquet(self._path)
         return self._file
 
     def _reset(self) -> None:
