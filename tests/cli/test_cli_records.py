@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from everstep.cli.commands import load
-from everstep.data.tfrecord_files import frames
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.data.formats.tfrecord import frames
+from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
 
 pytest.importorskip("tensorflow")

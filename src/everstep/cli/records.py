@@ -10,8 +10,8 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, quiet
-from everstep.data import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
 from everstep.data.formats import BadFile, NumpyFile
+from everstep.data.tfrecord import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
 from everstep.errors import UsageError
 from everstep.storage import json_text
 

@@ -6,6 +6,7 @@ anything is computed, and reads one batch at a time. None of them unpickles anyt
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +18,15 @@ import pyarrow as pa
 from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
-from everstep.data import load_tensorflow
 from everstep.data.formats import (
     CSV_SUFFIXES,
     MODES,
     PARQUET_SUFFIXES,
+    RECORD_SUFFIXES,
     SUFFIXES,
     BadFile,
     CsvOptions,
+    FeatureValues,
     NumpyFile,
     StoredRows,
     as_bad_file,
@@ -33,6 +35,7 @@ from everstep.data.formats import (
     open_parquet,
     upright_size,
 )
+from everstep.data.tfrecord import read_examples
 from everstep.errors import NOTHING, UsageError
 from everstep.evaluation import host_array
 
@@ -268,8 +271,9 @@ def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], r
     """Returns the array or feature for each input: the one with the input's name, or the only possible one."""
     if all(spec.name in names for spec in specs):
         return [spec.name for spec in specs]
-    if len(specs) == 1 and (found := list(names) if len(names) == 1 else [name for name in usual if name in names]):
-        return found[:1]
+    possible = list(names) if len(names) == 1 else [name for name in usual if name in names]
+    if len(specs) == 1 and possible:
+        return possible[:1]
     raise UsageError(
         f"has {', '.join(names)}, but the model takes {', '.join(spec.name for spec in specs)}",
         key=_KEY,
@@ -348,10 +352,9 @@ def _content(path: Path) -> bytes:
         raise BadFile(f"cannot be read: {error.strerror}") from error
 
 
-RECORDS = (".tfrecord", ".tfrecords", ".tfrec")
 _USUAL_FEATURES = ("x", "inputs", "image", "image/encoded", "image_raw")
 _RECORD_ID = "id"
-_KINDS = {"float_list": "float32", "int64_list": "int64", "bytes_list": "string"}
+_TYPES = {"float": "float32", "int64": "int64", "bytes": "string"}
 
 
 class RecordFiles:
@@ -367,71 +370,73 @@ class RecordFiles:
     """
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
-        self._tf = load_tensorflow("reading TFRecord files")
         self._path, self._specs = path, list(specs)
         self.count: int | None = None
-        first = self._first()
-        self._has_id = _RECORD_ID in first and _RECORD_ID not in [spec.name for spec in specs]
+        first = next(self._examples(), None)
+        if first is None:
+            raise UsageError("contains no records", key=_KEY, received=str(path))
+        has_id = _RECORD_ID not in [spec.name for spec in specs] and len(first.get(_RECORD_ID, (None, ()))[1]) == 1
         candidates = sorted(name for name in first if name not in (*without, _RECORD_ID))
         self._names = _choose(candidates, specs, _USUAL_FEATURES, str(path))
-        self._parsed = {
-            name: self._feature(spec, name, *first[name]) for spec, name in zip(specs, self._names, strict=True)
-        }
-        if self._has_id:
-            self._parsed[_RECORD_ID] = self._tf.io.FixedLenFeature([], _KINDS[first[_RECORD_ID][0]])
+        for spec, name in zip(specs, self._names, strict=True):
+            self._check(spec, name, first[name])
+        self._used = {name: first[name] for name in [*self._names, *([_RECORD_ID] if has_id else [])]}
 
     def batches(self, size: int) -> Iterator[Rows]:
         """Yields all examples in order, at most `size` at a time."""
-        tf, done = self._tf, 0
-        try:
-            for serialized in tf.data.TFRecordDataset(str(self._path)).batch(size):
-                parsed = tf.io.parse_example(serialized, self._parsed)
-                count = int(serialized.shape[0])
-                ids: Sequence[Any] = range(done, done + count)
-                if self._has_id:
-                    ids = [
-                        value.decode() if isinstance(value, bytes) else value
-                        for value in parsed[_RECORD_ID].numpy().tolist()
-                    ]
-                done += count
-                yield ids, [self._array(s, parsed[n]) for s, n in zip(self._specs, self._names, strict=True)]
-        except tf.errors.OpError as error:
-            reason = (str(error.message).splitlines() or [""])[0][:200]
-            raise UsageError(f"after record {done}: {reason}", key=_KEY, received=str(self._path)) from error
+        examples, done = self._examples(), 0
+        while batch := list(itertools.islice(examples, size)):
+            values = {name: self._values(name, batch, done) for name in self._used}
+            ids: Sequence[Any] = range(done, done + len(batch))
+            if _RECORD_ID in values and _RECORD_ID not in self._names:
+                ids = [value.decode() if isinstance(value, bytes) else value for (value,) in values[_RECORD_ID]]
+            done += len(batch)
+            yield ids, [self._array(s, n, values[n]) for s, n in zip(self._specs, self._names, strict=True)]
 
-    def _first(self) -> dict[str, tuple[str, int]]:
-        """Returns the features of the first example, each with its kind and its number of values."""
-        tf = self._tf
-        try:
-            record = next(iter(tf.data.TFRecordDataset(str(self._path)).take(1)), None)
-            example = tf.train.Example.FromString(record.numpy()) if record is not None else None
-        except Exception as error:  # TensorFlow and the parser raise many kinds
-            raise UsageError(f"contains no examples: {str(error)[:200]}", key=_KEY, received=str(self._path)) from error
-        if example is None:
-            raise UsageError("contains no records", key=_KEY, received=str(self._path))
-        kinds = {name: (feature.WhichOneof("kind"), feature) for name, feature in example.features.feature.items()}
-        return {name: (kind, len(getattr(f, kind).value)) for name, (kind, f) in kinds.items() if kind}
+    def _examples(self) -> Iterator[dict[str, FeatureValues]]:
+        return read_examples(str(self._path), key=_KEY)
 
-    def _feature(self, spec: Spec, name: str, kind: str, count: int) -> Any:
-        """Returns how to parse a feature; refuses one that does not fit the model's input."""
-        if kind == "bytes_list" and (spec.dtype == "string" or len(spec.shape) == 3):
-            return self._tf.io.FixedLenFeature([] if spec.dtype != "string" else list(spec.shape), "string")
-        is_float = not spec.dtype.startswith(("int", "uint", "bool", "string"))
-        fits = kind == "int64_list" or (kind == "float_list" and is_float)
-        if not fits or spec.dtype == "string" or spec.size not in (None, count) or None in spec.shape:
+    def _values(self, name: str, batch: Sequence[Mapping[str, FeatureValues]], first: int) -> list[list[Any]]:
+        """Returns the values of a feature in some examples; refuses one that is not as in the first of the file."""
+        kind, expected = self._used[name]
+        for number, example in enumerate(batch, first):
+            feature = example.get(name)
+            if feature is None or feature.kind != kind or len(feature.values) != len(expected):
+                values = "none" if feature is None else f"{len(feature.values)} of {_TYPES[feature.kind]}"
+                raise UsageError(
+                    f"the feature {name!r} has {len(expected)} values of {_TYPES[kind]} in the first record, and "
+                    f"{values} in record {number}",
+                    key=_KEY,
+                    received=str(self._path),
+                )
+        return [example[name].values for example in batch]
+
+    def _check(self, spec: Spec, name: str, feature: FeatureValues) -> None:
+        """Refuses a feature that does not fit the model's input."""
+        kind, count = feature.kind, len(feature.values)
+        if kind == "bytes":
+            is_image = len(spec.shape) == 3 and spec.dtype != "string" and spec.shape[2] in (None, *MODES)
+            fits = (is_image and count == 1) or (spec.dtype == "string" and spec.size == count)
+        else:
+            is_float = not spec.dtype.startswith(("int", "uint", "bool"))
+            fits = spec.dtype != "string" and spec.size == count and (kind == "int64" or is_float)
+        if not fits:
             raise UsageError(
-                f"the feature {name!r} has {count} values of {_KINDS[kind]}, but the model's input {spec.name!r} "
+                f"the feature {name!r} has {count} values of {_TYPES[kind]}, but the model's input {spec.name!r} "
                 f"takes {spec}",
                 key=_KEY,
                 received=str(self._path),
             )
-        return self._tf.io.FixedLenFeature([int(size or 0) for size in spec.shape], _KINDS[kind])
 
-    def _array(self, spec: Spec, values: Any) -> np.ndarray:
-        if spec.dtype == "string" or values.dtype != self._tf.string:
-            return spec.cast(values.numpy())
+    def _array(self, spec: Spec, name: str, values: list[list[Any]]) -> np.ndarray:
+        if spec.dtype != "string" and self._used[name].kind == "bytes":
+            return self._decoded(spec, [data for (data,) in values])
+        dtype = object if spec.dtype == "string" else _TYPES[self._used[name].kind]
+        return spec.cast(np.array(values, dtype).reshape(len(values), *(size or 0 for size in spec.shape)))
+
+    def _decoded(self, spec: Spec, encoded: Sequence[bytes]) -> np.ndarray:
         with _naming(self._path, "the image of a record"):
-            pixels = [np.asarray(decode(data, spec.shape[2])) for data in values.numpy()]
+            pixels = [np.asarray(decode(data, spec.shape[2])) for data in encoded]
         images = [array[..., None] if array.ndim == 2 else array for array in pixels]
         misfits = [
             image for image in images if any(w not in (None, s) for w, s in zip(spec.shape, image.shape, strict=True))
@@ -621,7 +626,7 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
         return ArrayFile(place, specs, without)
     if name.endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)):
         return TableFile(place, specs, without)
-    if name.endswith(RECORDS):
+    if name.endswith(RECORD_SUFFIXES):
         return RecordFiles(place, specs, without)
     if name.endswith(SUFFIXES):
         return ImageFolder(place, specs, resize)

@@ -5,6 +5,7 @@
 | JPEG, PNG and other images | `decode`: upright, 8 bits, no more pixels than Pillow's limit |
 | `.npy`, `.npz` | `NumpyFile`: nothing is unpickled |
 | CSV, TSV, Parquet, by columns | `read_csv`, `open_csv`, `read_parquet`, `open_parquet`: checksums are verified |
+| TFRecord | `whole_frames`, `features`; `read_examples` of `everstep.data` verifies the checksums of records |
 | CSV, JSON lines, Parquet and others, by rows | `open_records` of `everstep.data.records` |
 
 A reader raises `BadFile`, which says what is wrong with the file; its caller knows the setting that named it.
@@ -13,6 +14,7 @@ bad_file.py     the error of every reader
 images.py       from encoded bytes to pixels, safely and upright
 numpy_files.py  arrays in `.npy` and `.npz` files
 tables.py       CSV and Parquet by their columns
+tfrecord.py     where the records of a TFRecord file are, and what an example holds, without TensorFlow
 """
 
 from typing import TYPE_CHECKING
@@ -41,6 +43,11 @@ if TYPE_CHECKING:
         read_csv,
         read_parquet,
         separator,
+    )
+    from everstep.data.formats.tfrecord import (
+        RECORD_SUFFIXES,
+        FeatureValues,
+        whole_frames,
     )
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

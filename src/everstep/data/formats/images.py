@@ -35,6 +35,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 Choose = Callable[[int, int], tuple[int, int]]
 """Returns how many pixels (width, height) of an image of that width and height are enough."""
 
+_SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # values of the orientation that swap width and height
 
@@ -88,6 +89,11 @@ def upright_size(data: bytes | os.PathLike[str]) -> tuple[int, int]:
         raise _bad_image(error) from error
 
 
+def image_kind(data: bytes) -> str | None:
+    """Returns the format of an image file's bytes, None if TensorFlow does not decode it."""
+    return next((kind for start, kind in _SIGNATURES.items() if data.startswith(start)), None)
+
+
 def _bad_image(error: Exception) -> BadImage:
     """Returns the error for what Pillow's decoders raise, which is of many kinds."""
     if isinstance(error, BadImage):
@@ -110,10 +116,10 @@ def _require_modest_size(image: Image.Image) -> None:
 def _orientation(image: Image.Image) -> int:
     """Returns the EXIF orientation, 1 if there is none: a damaged EXIF block says nothing about the pixels."""
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # as above
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from everstep.config import Allowed, dialect, resolve, trusted_packages
-from everstep.data import TfExampleBuilder, load_tensorflow, read_records, write_tfrecords
 from everstep.data.formats import (
     MODES,
     BadFile,
     CsvOptions,
+    FeatureValues,
     NumpyFile,
     decode,
     read_csv,
     read_parquet,
     separator,
 )
+from everstep.data.tfrecord import TfExampleBuilder, read_examples, record_files, write_tfrecords
 from everstep.errors import UsageError, kind_of, nearest
 from everstep.frontends.catalog import pickles
 from everstep.frontends.catalog.data_type import DataType
-from everstep.storage import is_temporary
 
 
 class Npz(DataType):
@@ -420,7 +420,9 @@ def _write_image(pixels: np.ndarray, folder: Path, name: str) -> None:
 
 # -- TFRecord files of tf.train.Example, as arrays -------------------------------------------------------------------
 
-_RECORD_TYPES = {"int64_list": np.int64, "float_list": np.float32, "bytes_list": object}
+_RECORD_TYPES = {"int64": np.int64, "float": np.float32, "bytes": object}
+
+Example = Mapping[str, FeatureValues]
 
 
 class TfRecord(DataType):
@@ -448,10 +450,8 @@ class TfRecord(DataType):
           shapes: Of one record's values, by feature: `{image: [28, 28, 1]}`.
           compression: `GZIP` or `ZLIB`.
         """
-        tf = load_tensorflow("reading TFRecord files")
-        read = read_records(compression)
-        records = (record for file in _record_files(path) for record in read(str(file)).as_numpy_iterator())
-        columns = _record_columns((tf.train.Example.FromString(record) for record in records), features)
+        examples = (example for file in record_files(path) for example in read_examples(file, compression, ""))
+        columns = _record_columns(examples, features)
         return {name: _reshaped(name, column, (shapes or {}).get(name)) for name, column in columns.items()}
 
     def save(self, value: Any, path: Path, *, compression: str = "") -> None:
@@ -459,16 +459,7 @@ class TfRecord(DataType):
         write_tfrecords(path, _examples(value), compression)
 
 
-def _record_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = [file for file in sorted(path.iterdir()) if file.suffix in TfRecord.suffixes and not is_temporary(file)]
-    if not files:
-        raise UsageError("the folder has no file *.tfrecord or *.tfrec")
-    return files
-
-
-def _record_columns(examples: Iterable[Any], features: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _record_columns(examples: Iterable[Example], features: Sequence[str] | None) -> dict[str, np.ndarray]:
     rows = [_record(example, features) for example in examples]
     if not rows:
         raise UsageError("there is no record in it")
@@ -482,15 +473,14 @@ def _record_columns(examples: Iterable[Any], features: Sequence[str] | None) -> 
     return {name: _stacked_column(name, [row[name] for row in rows]) for name in rows[0]}
 
 
-def _record(example: Any, features: Sequence[str] | None) -> dict[str, np.ndarray]:
-    held = example.features.feature
+def _record(example: Example, features: Sequence[str] | None) -> dict[str, np.ndarray]:
     row = {}
-    for name in sorted(held) if features is None else features:
-        if name not in held:
-            remedy = nearest(str(name), held)
+    for name in sorted(example) if features is None else features:
+        if name not in example:
+            remedy = nearest(str(name), example)
             raise UsageError(f"a record has no {name!r}", key="load_args.features", remedy=remedy)
-        kind = held[name].WhichOneof("kind") or "bytes_list"
-        row[name] = np.array(getattr(held[name], kind).value, dtype=_RECORD_TYPES[kind])
+        kind, values = example[name]
+        row[name] = np.array(values, dtype=_RECORD_TYPES[kind])
     return row
 
 
@@ -511,8 +501,7 @@ def _reshaped(name: str, column: np.ndarray, shape: Sequence[int] | None) -> np.
     try:
         return column.reshape(len(column), *shape)
     except (ValueError, TypeError):
-        held = column.shape[1:] or (1,)
-        reason = f"{name!r} has {held} values per record"
+        reason = f"{name!r} has {column.shape[1:] or (1,)} values per record"
         raise UsageError(reason, key="load_args.shapes", received=shape) from None
 
 
@@ -649,7 +638,7 @@ def open_type(name: str, root: Path) -> DataType:
 
 def _by_suffix(filepath: str) -> str:
     name = filepath.rstrip("/").rpartition("/")[2].lower()
-    known = {suffix: kind for kind, one in SHIPPED.items() for suffix in one.suffixes}
+    known = {suffix: kind for kind, data_type in SHIPPED.items() for suffix in data_type.suffixes}
     fitting = [suffix for suffix in known if name.endswith(suffix) and name != suffix]
     if fitting:
         return known[max(fitting, key=len)]

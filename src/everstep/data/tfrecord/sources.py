@@ -1,15 +1,20 @@
-"""Sources of records: which files a configuration names, how one pass reads them, and which file is damaged."""
+"""Sources of records: how the files of one pass are read, in which order, and which of them is damaged."""
 
 import abc
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everstep.data.formats.bad_file import BadFile
+from everstep.data.formats.tfrecord import RECORD_SUFFIXES, FeatureValues, features, is_gzip
 from everstep.data.tf_data import load_tensorflow
 from everstep.errors import UsageError, nearest
+from everstep.storage import is_temporary
 from everstep.types import Batch
 
 COMPRESSIONS = ("", "GZIP", "ZLIB")
@@ -88,6 +93,10 @@ class Interleave:
     def cycle(self, files: int, shuffled: bool) -> int:
         """Returns how many files are read at once."""
         return min(self.cycle_length or (PARALLEL_FILES if shuffled else 1), files)
+
+
+class NoRecordFiles(UsageError, FileNotFoundError):
+    """A dataset has no such files; also a `FileNotFoundError`."""
 
 
 class Source(abc.ABC):
@@ -170,8 +179,46 @@ def shuffled_forever(tf: Any, dataset: Any, buffer: int, seed: int, seed2: int) 
     return passes.flat_map(lambda number: shuffled(tf, dataset, buffer, seed, seed2 + number))
 
 
-GZIP = b"\x1f\x8b"
-"""The first bytes of a gzip file."""
+def record_files(path: str | os.PathLike[str], key: str = "") -> list[str]:
+    """Returns a file itself, or the record files in a folder, sorted; drafts are left out.
+
+    Args:
+      path: A file or a folder on this machine.
+      key: What named it, for errors.
+
+    Raises:
+      NoRecordFiles: There are none.
+    """
+    if os.path.isfile(path):
+        return [os.fspath(path)]
+    if not os.path.isdir(path):
+        raise NoRecordFiles("there is no such file or folder", key=key, received=os.fspath(path))
+    files = [file for file in sorted(Path(path).iterdir()) if file.suffix in RECORD_SUFFIXES]
+    names = [str(file) for file in files if not is_temporary(file)]
+    if not names:
+        raise NoRecordFiles("has no file *.tfrec or *.tfrecord", key=key, received=os.fspath(path))
+    return names
+
+
+def read_examples(file: str, compression: str = "", key: str = "input_path") -> Iterator[dict[str, FeatureValues]]:
+    """Yields the features of each `tf.train.Example` in a TFRecord file, in order.
+
+    Args:
+      file: The file.
+      compression: How it is compressed.
+      key: What named the file, for errors.
+
+    Raises:
+      UsageError: The file is damaged, or a record is not an example; `received` is the file.
+    """
+    tf, read = load_tensorflow("reading TFRecord files"), read_records(compression)
+    records = naming_damage(tf, read(file).as_numpy_iterator(), [(file, read)], key)
+    for number, record in enumerate(records):
+        try:
+            example = features(record)
+        except BadFile as error:
+            raise UsageError(f"record {number} {error}", key=key, received=file) from error
+        yield example
 
 
 def naming_damage(
@@ -207,8 +254,7 @@ def _raise_if_damaged(tf: Any, file: str, read: ReadFile, causes: tuple[type[Exc
         place = f"{f'at byte {offset[1]}, ' if offset else ''}after {records} good records ({first_line(error)})"
         if not tf.io.gfile.exists(file):
             raise UsageError(f"is missing {place}", key=key, received=file) from error
-        with tf.io.gfile.GFile(file, "rb") as opened:
-            kind = "; it is a gzip file" if opened.read(len(GZIP)) == GZIP else ""
+        kind = "; it is a gzip file" if is_gzip(file) else ""
         raise UsageError(
             f"is damaged, or has another compression than specified, {place}{kind}",
             key=key,
