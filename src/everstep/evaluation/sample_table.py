@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everstep.data.formats import read_parquet
+from everstep.data.formats import open_parquet, read_parquet
 from everstep.errors import UsageError
 from everstep.evaluation.sample_metric import RESERVED
 
@@ -115,7 +115,7 @@ class Table:
                 shutil.copyfileobj(former, copy)
             file.seek(0)
             file.truncate()
-            return _copied(pq.ParquetFile(copy), file, wider)
+            return _copied(open_parquet(copy), file, wider)
 
 
 def check_columns(columns: Sequence[str], metrics: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 from PIL import Image
 from tests.data.images.image_files import encoded, picture
 
+import everstep
 from everstep.catalog import Catalog
 from everstep.data import TfExampleBuilder, write_tfrecords
 from everstep.data.images import ImageDataConfig, ImageSource, ImageStream
@@ -117,3 +120,18 @@ def predicted_on_table(path):
 def test_everybody_verifies_the_checksums_of_parquet_files(tmp_path, read):
     with pytest.raises(UsageError, match="CRC checksum verification failed"):
         read(tables(tmp_path))
+
+
+OPENERS = r"""(?x) Image\.open\( | np\.load\( | open_memmap\( | format\.read_array\( | \.ParquetFile\( | read_table\(
+    | csv\.(read_csv|open_csv)\( | decode_(image|jpeg|png)\( | \.TFRecordDataset\( | Example\.FromString\("""
+
+
+def test_nobody_else_opens_such_files():
+    package = Path(everstep.__file__).parent
+    opening = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(OPENERS, path.read_text("utf-8"))
+    }
+    records = {"data/tfrecord/sources.py", "data/tfrecord/inspection.py"}
+    assert {name for name in opening - records if not name.startswith("data/formats/")} == set()

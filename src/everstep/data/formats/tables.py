@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from everstep.data.formats.bad_file import BadFile, in_one_line
 
@@ -116,7 +116,7 @@ def read_parquet(path: str | os.PathLike[str], columns: Sequence[str] | None = N
         )
 
 
-def open_parquet(path: str | os.PathLike[str]) -> Any:
+def open_parquet(path: str | os.PathLike[str] | BinaryIO) -> Any:
     """Returns a `pyarrow.parquet.ParquetFile`, to read some rows at a time; checksums are verified, where it has them.
 
     What is read from it later is to be read inside of `as_bad_file`.

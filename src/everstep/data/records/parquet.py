@@ -12,7 +12,7 @@ from everstep.data.formats.tables import as_bad_file, open_parquet
 from everstep.data.records.records import Records, Row, require_columns
 from everstep.errors import UsageError
 
-_KEPT_GROUPS = 2  # row groups in memory: shuffled neighbours, or the border between two
+_GROUPS_IN_MEMORY = 2  # row groups in memory: shuffled neighbours, or the border between two
 
 
 class Parquet(Records):
@@ -31,7 +31,7 @@ class Parquet(Records):
     """
 
     _file: Any
-    _kept: collections.OrderedDict[int, Any]
+    _recent_groups: collections.OrderedDict[int, Any]
     _lock: threading.Lock
 
     def __init__(self, path: str, key: str, columns: Sequence[str] | None = None) -> None:
@@ -74,13 +74,13 @@ class Parquet(Records):
         """Returns the rows of these numbers; each row group is read once."""
         wanted = np.asarray(numbers, np.int64)
         groups = np.searchsorted(self._ends, wanted, side="right") - 1
-        found: list[Any] = [None] * len(wanted)
+        result: list[Any] = [None] * len(wanted)
         for group in dict.fromkeys(groups.tolist()):
             places = np.flatnonzero(groups == group)
             rows = self._group(group).take(wanted[places] - self._ends[group]).to_pylist()
             for place, row in zip(places.tolist(), rows, strict=True):
-                found[place] = row
-        return found
+                result[place] = row
+        return result
 
     def read_chunk(self, number: int) -> Any:
         """Returns the rows of one of the `chunks` as a `pyarrow.Table`, which is not kept.
@@ -94,12 +94,12 @@ class Parquet(Records):
     def _group(self, group: int) -> Any:
         """Returns a row group, as a table."""
         with self._lock:
-            if group not in self._kept:
-                self._kept[group] = self._read_group(group)
-                if len(self._kept) > _KEPT_GROUPS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(group)
-            return self._kept[group]
+            if group not in self._recent_groups:
+                self._recent_groups[group] = self._read_group(group)
+                if len(self._recent_groups) > _GROUPS_IN_MEMORY:
+                    self._recent_groups.popitem(last=False)
+            self._recent_groups.move_to_end(group)
+            return self._recent_groups[group]
 
     def _read_group(self, group: int) -> Any:
         try:
@@ -121,10 +121,12 @@ class Parquet(Records):
 
     def _reset(self) -> None:
         """Forgets what is open: a copy in another process opens the file itself."""
-        self._file, self._kept, self._lock = None, collections.OrderedDict(), threading.Lock()
+        self._file, self._recent_groups, self._lock = None, collections.OrderedDict(), threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_file", "_kept", "_lock")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_file", "_recent_groups", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
