@@ -78,21 +78,23 @@ def test_records_of_images(tmp_path):
     assert arrays[0][:, 0, 0, 0].tolist() == [0, 2]
 
 
-def test_records_that_differ_from_the_first(tmp_path):
-    specs = [Spec("x", (2,), "float32")]
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (lambda: TfExampleBuilder().add_floats_feature("x", [1]), "Number of float values != expected"),
+        (lambda: TfExampleBuilder().add_ints_feature("x", [1, 2]), "Data types don't match"),
+        (lambda: TfExampleBuilder().add_floats_feature("y", [1, 2]), "is required but could not be found"),
+    ],
+)
+def test_records_that_differ_from_the_first(tmp_path, other, reason):
     path = tmp_path / "in.tfrecord"
     whole = TfExampleBuilder().add_floats_feature("x", [1, 2])
-    for other, values in (
-        (TfExampleBuilder().add_floats_feature("x", [1]), "1 of float32"),
-        (TfExampleBuilder().add_ints_feature("x", [1, 2]), "2 of int64"),
-        (TfExampleBuilder().add_floats_feature("y", [1, 2]), "none"),
-    ):
-        write_tfrecords(path, [whole, whole, other])
-        with pytest.raises(UsageError) as caught:
-            list(RecordFiles(path, specs).batches(2))
-        assert caught.value.received == str(path)
-        expected = f"the feature 'x' has 2 values of float32 in the first record, and {values} in record 2"
-        assert caught.value.reason == expected
+    write_tfrecords(path, [whole, whole, whole, other()])
+    with pytest.raises(UsageError) as caught:
+        list(RecordFiles(path, [Spec("x", (2,), "float32")]).batches(2))
+    assert (caught.value.key, caught.value.received) == ("--input", str(path))
+    assert caught.value.reason.startswith("between records 2 and 3: ")
+    assert reason in caught.value.reason
 
 
 def test_records_that_are_damaged(tmp_path):

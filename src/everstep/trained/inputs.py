@@ -6,7 +6,6 @@ anything is computed, and reads one batch at a time. None of them unpickles anyt
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from everstep.data.formats import (
     open_parquet,
     upright_size,
 )
-from everstep.data.tfrecord import read_examples
+from everstep.data.tfrecord import read_columns, read_examples
 from everstep.errors import NOTHING, UsageError
 from everstep.evaluation import host_array
 
@@ -372,67 +371,52 @@ class RecordFiles:
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
         self._path, self._specs = path, list(specs)
         self.count: int | None = None
-        first = next(self._examples(), None)
+        first = next(read_examples(str(path), key=_KEY), None)
         if first is None:
             raise UsageError("contains no records", key=_KEY, received=str(path))
-        has_id = _RECORD_ID not in [spec.name for spec in specs] and len(first.get(_RECORD_ID, (None, ()))[1]) == 1
         candidates = sorted(name for name in first if name not in (*without, _RECORD_ID))
         self._names = _choose(candidates, specs, _USUAL_FEATURES, str(path))
-        for spec, name in zip(specs, self._names, strict=True):
-            self._check(spec, name, first[name])
-        self._used = {name: first[name] for name in [*self._names, *([_RECORD_ID] if has_id else [])]}
+        self._columns = {
+            name: self._column(spec, name, first[name]) for spec, name in zip(specs, self._names, strict=True)
+        }
+        self._has_id = _RECORD_ID in first and _RECORD_ID not in [spec.name for spec in specs]
+        if self._has_id:
+            self._columns[_RECORD_ID] = first[_RECORD_ID].kind, ()
 
     def batches(self, size: int) -> Iterator[Rows]:
         """Yields all examples in order, at most `size` at a time."""
-        examples, done = self._examples(), 0
-        while batch := list(itertools.islice(examples, size)):
-            values = {name: self._values(name, batch, done) for name in self._used}
-            ids: Sequence[Any] = range(done, done + len(batch))
-            if _RECORD_ID in values and _RECORD_ID not in self._names:
-                ids = [value.decode() if isinstance(value, bytes) else value for (value,) in values[_RECORD_ID]]
-            done += len(batch)
-            yield ids, [self._array(s, n, values[n]) for s, n in zip(self._specs, self._names, strict=True)]
+        done = 0
+        for columns in read_columns(str(self._path), self._columns, size, _KEY):
+            arrays = [self._array(spec, columns[name]) for spec, name in zip(self._specs, self._names, strict=True)]
+            ids: Sequence[Any] = range(done, done + len(arrays[0]))
+            if self._has_id:
+                given = columns[_RECORD_ID].tolist()
+                ids = [value.decode() if isinstance(value, bytes) else value for value in given]
+            done += len(arrays[0])
+            yield ids, arrays
 
-    def _examples(self) -> Iterator[dict[str, FeatureValues]]:
-        return read_examples(str(self._path), key=_KEY)
-
-    def _values(self, name: str, batch: Sequence[Mapping[str, FeatureValues]], first: int) -> list[list[Any]]:
-        """Returns the values of a feature in some examples; refuses one that is not as in the first of the file."""
-        kind, expected = self._used[name]
-        for number, example in enumerate(batch, first):
-            feature = example.get(name)
-            if feature is None or feature.kind != kind or len(feature.values) != len(expected):
-                values = "none" if feature is None else f"{len(feature.values)} of {_TYPES[feature.kind]}"
-                raise UsageError(
-                    f"the feature {name!r} has {len(expected)} values of {_TYPES[kind]} in the first record, and "
-                    f"{values} in record {number}",
-                    key=_KEY,
-                    received=str(self._path),
-                )
-        return [example[name].values for example in batch]
-
-    def _check(self, spec: Spec, name: str, feature: FeatureValues) -> None:
-        """Refuses a feature that does not fit the model's input."""
+    def _column(self, spec: Spec, name: str, feature: FeatureValues) -> tuple[str, Sequence[int]]:
+        """Returns the kind and the shape of a feature; refuses one that does not fit the model's input."""
         kind, count = feature.kind, len(feature.values)
-        if kind == "bytes":
-            is_image = len(spec.shape) == 3 and spec.dtype != "string" and spec.shape[2] in (None, *MODES)
-            fits = (is_image and count == 1) or (spec.dtype == "string" and spec.size == count)
-        else:
-            is_float = not spec.dtype.startswith(("int", "uint", "bool"))
-            fits = spec.dtype != "string" and spec.size == count and (kind == "int64" or is_float)
-        if not fits:
-            raise UsageError(
-                f"the feature {name!r} has {count} values of {_TYPES[kind]}, but the model's input {spec.name!r} "
-                f"takes {spec}",
-                key=_KEY,
-                received=str(self._path),
-            )
+        is_image = kind == "bytes" and spec.dtype != "string" and len(spec.shape) == 3
+        if is_image and spec.shape[2] in (None, *MODES) and count == 1:
+            return kind, ()
+        is_float = not spec.dtype.startswith(("int", "uint", "bool", "string"))
+        is_kind = (
+            spec.dtype == "string" if kind == "bytes" else spec.dtype != "string" and (kind == "int64" or is_float)
+        )
+        if is_kind and spec.size == count:
+            return kind, [size or 0 for size in spec.shape]
+        raise UsageError(
+            f"the feature {name!r} has {count} values of {_TYPES[kind]}, but the model's input {spec.name!r} "
+            f"takes {spec}",
+            key=_KEY,
+            received=str(self._path),
+        )
 
-    def _array(self, spec: Spec, name: str, values: list[list[Any]]) -> np.ndarray:
-        if spec.dtype != "string" and self._used[name].kind == "bytes":
-            return self._decoded(spec, [data for (data,) in values])
-        dtype = object if spec.dtype == "string" else _TYPES[self._used[name].kind]
-        return spec.cast(np.array(values, dtype).reshape(len(values), *(size or 0 for size in spec.shape)))
+    def _array(self, spec: Spec, values: np.ndarray) -> np.ndarray:
+        is_encoded = values.dtype == object and spec.dtype != "string"
+        return self._decoded(spec, values.tolist()) if is_encoded else spec.cast(values)
 
     def _decoded(self, spec: Spec, encoded: Sequence[bytes]) -> np.ndarray:
         with _naming(self._path, "the image of a record"):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         inspect,
     )
     from everstep.data.tfrecord.sources import (
+        read_columns,
         read_examples,
         record_files,
     )

@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,9 @@ def record_files(path: str | os.PathLike[str], key: str = "") -> list[str]:
     return names
 
 
+_AT_ONCE = 32  # records that are taken from TensorFlow: one by one, that would cost more than parsing them
+
+
 def read_examples(file: str, compression: str = "", key: str = "input_path") -> Iterator[dict[str, FeatureValues]]:
     """Yields the features of each `tf.train.Example` in a TFRecord file, in order.
 
@@ -212,13 +216,48 @@ def read_examples(file: str, compression: str = "", key: str = "input_path") -> 
       UsageError: The file is damaged, or a record is not an example; `received` is the file.
     """
     tf, read = load_tensorflow("reading TFRecord files"), read_records(compression)
-    records = naming_damage(tf, read(file).as_numpy_iterator(), [(file, read)], key)
-    for number, record in enumerate(records):
+    pieces = naming_damage(tf, read(file).batch(_AT_ONCE).as_numpy_iterator(), [(file, read)], key)
+    for number, record in enumerate(itertools.chain.from_iterable(pieces)):
         try:
             example = features(record)
         except BadFile as error:
             raise UsageError(f"record {number} {error}", key=key, received=file) from error
         yield example
+
+
+Column = tuple[str, Sequence[int]]
+"""The kind of a feature, `bytes`, `int64` or `float`, and its shape, the same in all examples."""
+
+
+def read_columns(
+    file: str, columns: Mapping[str, Column], size: int, key: str = "input_path"
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields features of the examples in a TFRecord file, `size` examples at a time, in order.
+
+    TensorFlow parses them, several times as fast as `read_examples`.
+
+    Args:
+      file: The file, without compression.
+      columns: The features to read, by name.
+      size: How many examples to read at a time.
+      key: What named the file, for errors.
+
+    Raises:
+      UsageError: The file is damaged, or an example has no such feature; `received` is the file.
+    """
+    tf, read, done = load_tensorflow("reading TFRecord files"), read_records(), 0
+    types = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
+    parsing = {name: tf.io.FixedLenFeature(shape, types[kind]) for name, (kind, shape) in columns.items()}
+    for records in naming_damage(tf, iter(read(file).batch(size)), [(file, read)], key):
+        try:
+            parsed = tf.io.parse_example(records, parsing)
+        except tf.errors.OpError as error:
+            last = done + len(records) - 1
+            raise UsageError(
+                f"between records {done} and {last}: {first_line(error)}", key=key, received=file
+            ) from error
+        done += len(records)
+        yield {name: values.numpy() for name, values in parsed.items()}
 
 
 def naming_damage(
