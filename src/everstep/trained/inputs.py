@@ -401,11 +401,9 @@ class RecordFiles:
         is_image = kind == "bytes" and spec.dtype != "string" and len(spec.shape) == 3
         if is_image and spec.shape[2] in (None, *MODES) and count == 1:
             return kind, ()
-        is_float = not spec.dtype.startswith(("int", "uint", "bool", "string"))
-        is_kind = (
-            spec.dtype == "string" if kind == "bytes" else spec.dtype != "string" and (kind == "int64" or is_float)
-        )
-        if is_kind and spec.size == count:
+        is_text, is_whole = spec.dtype == "string", spec.dtype.startswith(("int", "uint", "bool"))
+        fits = {"bytes": is_text, "int64": not is_text, "float": not is_text and not is_whole}
+        if fits[kind] and spec.size == count:
             return kind, [size or 0 for size in spec.shape]
         raise UsageError(
             f"the feature {name!r} has {count} values of {_TYPES[kind]}, but the model's input {spec.name!r} "
