@@ -556,7 +556,7 @@ def _trainer_in_steps(mode: Mode, params: ExperimentConfig, task: Task, trainer:
     if config.overfit_batches is not None:
         return in_steps(config, config.overfit_batches)
     stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
-    return in_steps(config, stream.batches_per_epoch, stream.counting)
+    return in_steps(config, stream.batches_per_epoch, stream.is_counting_first_epoch)
 
 
 def _training_data(params: ExperimentConfig, task: Task) -> Stream:

@@ -157,11 +157,11 @@ class KerasCallbacks(Hook):
     def on_restore(self, step: int | None) -> None:
         """A new run begins at `initial_epoch`, as if the epochs before it had been trained."""
         first, stream = self._initial_epoch, self.controller.trainer.train_stream
-        if step is None and first and stream.counting:
+        if step is None and first and stream.is_counting_first_epoch:
             self.schedule.first_epoch = first
         elif step is None and first:
             self._start_at(self.schedule.epoch_start(first) or 0)
-        if stream.counting and self.schedule.batches:
+        if stream.is_counting_first_epoch and self.schedule.batches:
             stream.set_batches_per_epoch(self.schedule.batches)
 
     def _start_at(self, step: int) -> None:

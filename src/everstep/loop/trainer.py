@@ -210,7 +210,7 @@ class Trainer:
     def _set_counted_batches(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
         stream, feed = self.train_stream, self._train_feed
-        if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
+        if not isinstance(stream, CountedStream) or not stream.is_counting_first_epoch or feed is None:
             return False
         stream.set_batches_per_epoch(int(feed.state()["batch"]))
         if stream.repeat:
@@ -222,7 +222,9 @@ class Trainer:
 
         Waits for the next batch to know.
         """
-        counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
+        counting = (
+            self.train_stream is not None and self.train_stream.is_counting_first_epoch and self._train_feed is not None
+        )
         return counting and self._train_feed.at_end() and self._set_counted_batches()  # type: ignore[union-attr]
 
     @property
