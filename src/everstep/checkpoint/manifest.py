@@ -16,12 +16,13 @@ from everstep import storage
 from everstep.errors import UsageError
 
 NAME = "manifest.json"
-WHOLE, IN_PARTS, ON_BASE = 1, 2, 3
+WHOLE, IN_PARTS, ON_BASE, PACKED = 1, 2, 3, 4
 """The formats of checkpoints: every array in one place; some in parts that several processes have written; without the
-frozen weights, which are in a base (`base.py`)."""
+frozen weights, which are in a base (`base.py`); small arrays in packs (`packing.py`), the others as in any of those."""
 
-FORMAT = ON_BASE
-"""The newest format that this program reads; a new one is for what older programs could not read."""
+FORMAT = PACKED
+"""The format that this program writes, and the newest that it reads; a new one is for what older programs could not
+read."""
 
 
 Files = Mapping[str, list[Any]]
@@ -69,7 +70,7 @@ class Manifest:
     metrics: Mapping[str, Any]
     files: Files
     version: str
-    format: int = WHOLE
+    format: int = FORMAT
     base: Base | None = None
 
 

@@ -1,7 +1,8 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
-that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
+One directory per step: `state/` holds every array under its flat key, small ones together (see `packing.py`), `meta/`
+one JSON document, `parts/` the arrays that are divided over several processes (see `parts.py`), `manifest.json` the
+digests. All of it is written under a
 temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
 checked, by one of the processes that read it; a damaged checkpoint is set aside and the one before it is used. Frozen
 weights are written once, beside the checkpoints (see `base.py`).
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, storage
-from everstep.checkpoint import arrays, manifest, parts
+from everstep.checkpoint import arrays, manifest, packing, parts
 from everstep.checkpoint import base as bases
 from everstep.checkpoint.checkpointer import BASE_KEY, Checkpointer, SaveError
 from everstep.checkpoint.manifest import Base, Damaged, Manifest
@@ -107,6 +108,7 @@ class OrbaxCheckpointer(Checkpointer):
         self._run_id: Callable[[], str] = run if callable(run) else lambda: run
         self._repair, self._saved = repair, saved
         self._prepared = False
+        self._memory = packing.Memory()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
 
@@ -136,9 +138,7 @@ class OrbaxCheckpointer(Checkpointer):
         except OSError as error:
             raise save_error(f"step {step}", self._directory, error) from error
         whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
-        number = manifest.WHOLE if len(whole) == len(state) else manifest.IN_PARTS
-        number = number if base is None else manifest.ON_BASE
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number, base)
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, base=base)
         self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
 
     def has_base(self, base: Base) -> bool:
@@ -149,7 +149,7 @@ class OrbaxCheckpointer(Checkpointer):
         """Saves frozen weights; they are on disk when it returns."""
         self.wait()
         whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
-        record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, manifest.ON_BASE, base)
+        record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, base=base)
         writers = writers or Writers()
         try:
             with writers.announced():
@@ -218,6 +218,7 @@ class OrbaxCheckpointer(Checkpointer):
             self.wait()
         finally:
             self._thread.shutdown()
+            self._memory = packing.Memory()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -226,10 +227,8 @@ class OrbaxCheckpointer(Checkpointer):
             self._commit(record, state, meta, writers)
         if record.base is not None:
             self._saved(record.step, None)
-        elif record.format == manifest.IN_PARTS:
-            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
         else:
-            self._saved(record.step, state)
+            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
         try:
             self._clear_away()
             self._prune(record.step)
@@ -244,7 +243,7 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             with storage.atomic_path(self._directory / str(record.step)) as temporary:
                 writers.begin(temporary)
-                arrays.write(temporary, state, meta)
+                arrays.write(temporary, state, meta, self._memory)
                 manifest.write(temporary, record, writers.join(temporary))
                 self._make_room(record.step)
         except BaseException:
