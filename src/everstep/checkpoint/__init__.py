@@ -4,7 +4,6 @@ checkpointer.py     the interface: save, wait, restore
 digests.py          digests of a state
 orbax.py            the checkpointer that writes, in the background
 arrays.py           the arrays and the JSON document of one checkpoint, by Orbax
-packing.py          small arrays, written together
 orbax_internals.py  what is used of Orbax's private modules
 parts.py            arrays that are divided over several processes
 shared.py           the checkpoints of several processes

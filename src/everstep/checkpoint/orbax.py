@@ -1,9 +1,8 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, small ones together (see `packing.py`), `meta/`
-one JSON document, `parts/` the arrays that are divided over several processes (see `parts.py`), `manifest.json` the
-digests. All of it is written under a
-temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
+One directory per step: `state/` holds the large arrays, each under its flat key, `parts/` the small ones and those that
+are divided over several processes (see `parts.py`), `meta/` one JSON document, `manifest.json` the digests. All of it is
+written under a temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
 checked, by one of the processes that read it; a damaged checkpoint is set aside and the one before it is used. Frozen
 weights are written once, beside the checkpoints (see `base.py`).
 """
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, storage
-from everstep.checkpoint import arrays, manifest, packing, parts
+from everstep.checkpoint import arrays, manifest, parts
 from everstep.checkpoint import base as bases
 from everstep.checkpoint.checkpointer import BASE_KEY, Checkpointer, SaveError
 from everstep.checkpoint.manifest import Base, Damaged, Manifest
@@ -108,7 +107,6 @@ class OrbaxCheckpointer(Checkpointer):
         self._run_id: Callable[[], str] = run if callable(run) else lambda: run
         self._repair, self._saved = repair, saved
         self._prepared = False
-        self._memory = packing.Memory()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "everstep-checkpoint")
         self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
 
@@ -129,7 +127,7 @@ class OrbaxCheckpointer(Checkpointer):
     ) -> None:
         """Starts to save in the background; the caller must not change the arrays before `wait` has returned.
 
-        `writers` are the processes that write the parts of divided arrays in the state; without such, this one alone.
+        `writers` are the processes that write divided arrays of the state, together; without such, this one alone.
         """
         self.wait()
         try:
@@ -137,9 +135,8 @@ class OrbaxCheckpointer(Checkpointer):
                 return
         except OSError as error:
             raise save_error(f"step {step}", self._directory, error) from error
-        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
         record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, base=base)
-        self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
+        self._pending = step, self._thread.submit(self._write, record, state, meta, writers or Writers())
 
     def has_base(self, base: Base) -> bool:
         """Returns whether these frozen weights are on disk."""
@@ -148,7 +145,6 @@ class OrbaxCheckpointer(Checkpointer):
     def save_base(self, base: Base, state: OwnState, writers: Writers | None = None) -> None:
         """Saves frozen weights; they are on disk when it returns."""
         self.wait()
-        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
         record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, base=base)
         writers = writers or Writers()
         try:
@@ -158,7 +154,7 @@ class OrbaxCheckpointer(Checkpointer):
                 _remove_temporary(folder)
                 with storage.atomic_path(self._base_path(base)) as temporary:
                     writers.begin(temporary)
-                    arrays.write(temporary, whole, {})
+                    arrays.write(temporary, state, {})
                     manifest.write(temporary, record, writers.join(temporary))
         except Exception as error:  # any error of the disk, the file system or Orbax
             raise save_error("the frozen weights", bases.folder_of(self._directory), error) from error
@@ -218,24 +214,25 @@ class OrbaxCheckpointer(Checkpointer):
             self.wait()
         finally:
             self._thread.shutdown()
-            self._memory = packing.Memory()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+    def _write(self, record: Manifest, state: OwnState, meta: dict[str, Any], writers: Writers) -> None:
         with writers.announced():
             self._commit(record, state, meta, writers)
-        if record.base is not None:
-            self._saved(record.step, None)
-        else:
-            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
+        self._saved(record.step, None if record.base is not None else self._as_saved(record.step, state))
         try:
             self._clear_away()
             self._prune(record.step)
         except OSError as error:  # the new checkpoint is saved all the same
             logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
-    def _commit(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+    def _as_saved(self, step: int, state: OwnState) -> StoredState:
+        """Returns a state that was saved, with all parts of divided arrays, which are read from its checkpoint."""
+        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
+        return whole if len(whole) == len(state) else {**parts.find(self._path(step)), **whole}
+
+    def _commit(self, record: Manifest, state: OwnState, meta: dict[str, Any], writers: Writers) -> None:
         if not self._prepared:
             storage.prepare_directory(self._directory)
             self._prepared = True
@@ -243,7 +240,7 @@ class OrbaxCheckpointer(Checkpointer):
         try:
             with storage.atomic_path(self._directory / str(record.step)) as temporary:
                 writers.begin(temporary)
-                arrays.write(temporary, state, meta, self._memory)
+                arrays.write(temporary, state, meta)
                 manifest.write(temporary, record, writers.join(temporary))
                 self._make_room(record.step)
         except BaseException:

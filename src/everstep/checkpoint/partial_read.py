@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from everstep.checkpoint import base, packing, parts
+from everstep.checkpoint import base, parts
 from everstep.checkpoint.manifest import Damaged
 from everstep.types import State
 
@@ -27,9 +27,7 @@ _SMALLEST_BLOCK = 1 << 10  # an empty block counts as this: visiting it takes ti
 _INDEX_LIMIT = 48 << 20
 """Bytes that any index may decompress to: several times the index of a model of ten thousand arrays."""
 
-_ARRAYS, _PACKS = "arrays.", "packs."  # before the key of an array, and before the number of a pack
-_PACK = re.compile(r"packs\.([0-9]{1,9})")
-_DESCRIPTION = "/.zarray"  # after them: where Orbax keeps the shape and the type
+_PREFIX, _SUFFIX = "arrays.", "/.zarray"  # around the key of an array: where Orbax keeps its description
 _LONGEST_DESCRIPTION = 1 << 16
 _NUMBER = re.compile(r"[<>|][biufc](1|2|4|8|16)|bfloat16|float8_\w{1,16}|u?int[24]")
 
@@ -55,12 +53,8 @@ def _own_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     with _readable("its list of arrays"):
         store = ts.KvStore.open(_kvstore(path), context=_context()).result()
         names = [name.decode() for name in store.list().result()]
-    names = [name.removesuffix(_DESCRIPTION) for name in names if name.endswith(_DESCRIPTION)]
-    stored = {name[len(_ARRAYS) :]: _described(store, name)[0] for name in names if name.startswith(_ARRAYS)}
-    packs = {int(found[1]): _pack_size(store, name) for name in names if (found := _PACK.fullmatch(name))}
-    index = packing.read_index(path)
-    packing.check(index, packs)
-    return stored | {key: place.shape for key, place in index.items()} | in_parts
+    keys = [name[len(_PREFIX) : -len(_SUFFIX)] for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    return {key: _shape(store, key) for key in keys} | in_parts
 
 
 def read(path: Path, keys: Iterable[str]) -> State:
@@ -79,25 +73,15 @@ def read(path: Path, keys: Iterable[str]) -> State:
 
 def _read_own(path: Path, wanted: list[str]) -> State:
     """Returns the same for what the checkpoint itself contains."""
-    in_parts, context = parts.find(path), _context()
-    packed = packing.read_index(path)
-    index = {key: packed[key] for key in wanted if key in packed and key not in in_parts}
-    found: State = {}
-    for number in sorted({place.pack for place in index.values()}):  # one at a time is in memory
-        with _readable(f"pack {number}"):
-            content = np.asarray(_open(path, f"{_PACKS}{number}", context).result().read().result())
-        found |= packing.unpack(number, content, index)
+    in_parts = parts.find(path)
     with _readable("one of its arrays"):
-        entries = [key for key in wanted if key not in in_parts and key not in index]
-        opened = {key: _open(path, f"{_ARRAYS}{key}", context) for key in entries}
+        whole = [key for key in wanted if key not in in_parts]
+        specs = {key: {"driver": "zarr", "kvstore": _kvstore(path, f"{_PREFIX}{key}/")} for key in whole}
+        context = _context()
+        opened = {key: ts.open(spec, open=True, read=True, context=context) for key, spec in specs.items()}
         reading = {key: array.result().read() for key, array in opened.items()}
-        found |= {key: np.asarray(array.result()) for key, array in reading.items()}
+        found = {key: np.asarray(array.result()) for key, array in reading.items()}
         return {key: in_parts[key].read() if key in in_parts else found[key] for key in wanted}
-
-
-def _open(path: Path, name: str, context: Any) -> Any:
-    """Begins to open an array or a pack; returns its future."""
-    return ts.open({"driver": "zarr", "kvstore": _kvstore(path, f"{name}/")}, open=True, read=True, context=context)
 
 
 def _context() -> Any:
@@ -109,11 +93,9 @@ def _kvstore(path: Path, key: str = "") -> dict[str, Any]:
     return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path.absolute() / 'state'}/"}, "path": key}
 
 
-def _described(store: Any, name: str) -> tuple[tuple[int, ...], str]:
-    """Returns shape and type of an array or a pack, as Orbax has described it."""
-    key = name.removeprefix(_ARRAYS)
+def _shape(store: Any, key: str) -> tuple[int, ...]:
     with _readable(key):
-        stored = json.loads(store.read(f"{name}{_DESCRIPTION}").result().value[:_LONGEST_DESCRIPTION])
+        stored = json.loads(store.read(f"{_PREFIX}{key}{_SUFFIX}").result().value[:_LONGEST_DESCRIPTION])
         shape, chunks = tuple(map(int, stored["shape"])), tuple(map(int, stored["chunks"]))
         compressed, dtype = (stored.get("compressor"), stored.get("filters")), stored["dtype"]
         too_large = any(chunk > max(size, 1) for chunk, size in zip(chunks, shape, strict=True))
@@ -123,15 +105,7 @@ def _described(store: Any, name: str) -> tuple[tuple[int, ...], str]:
         raise Damaged(f"{key} is compressed, which Everstep does not do")
     if not isinstance(dtype, str) or not _NUMBER.fullmatch(dtype):
         raise Damaged(f"{key} holds no numbers, but {str(dtype)[:40]!r}")
-    return shape, dtype
-
-
-def _pack_size(store: Any, name: str) -> int:
-    """Returns how many bytes a pack has."""
-    shape, dtype = _described(store, name)
-    if len(shape) != 1 or dtype != "|u1" or not 0 <= shape[0] <= packing.LARGEST:
-        raise Damaged(f"{name} of shape {shape} and type {dtype!r} is no pack")
-    return shape[0]
+    return shape
 
 
 @contextlib.contextmanager
