@@ -1,10 +1,10 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
 One directory per step: `state/` holds the large arrays, each under its flat key, `parts/` the small ones and those that
-are divided over several processes (see `parts.py`), `meta/` one JSON document, `manifest.json` the digests. All of it is
-written under a temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
-checked, by one of the processes that read it; a damaged checkpoint is set aside and the one before it is used. Frozen
-weights are written once, beside the checkpoints (see `base.py`).
+are divided over several processes (see `parts.py`), `meta/` one JSON document, `manifest.json` the digests. All of it
+is written under a temporary name and renamed at the very end: a directory whose name is a number is complete. On
+reading, every byte is checked, by one of the processes that read it; a damaged checkpoint is set aside and the one
+before it is used. Frozen weights are written once, beside the checkpoints (see `base.py`).
 """
 
 import concurrent.futures

@@ -186,7 +186,9 @@ def _parsed(file: Path, entry: Any) -> StoredParts:
 
 
 def _numbers(values: list[Any]) -> tuple[int, ...]:
-    if len(values) > _MOST_DIMENSIONS or any(type(value) is not int or abs(value) > _LARGEST_NUMBER for value in values):
+    if len(values) > _MOST_DIMENSIONS or any(
+        type(value) is not int or abs(value) > _LARGEST_NUMBER for value in values
+    ):
         raise ValueError("these are no dimensions")
     return tuple(values)
 
