@@ -28,7 +28,7 @@ _INDEX_LIMIT = 48 << 20
 """Bytes that any index may decompress to: several times the index of a model of ten thousand arrays."""
 
 _LARGEST_PARTS_INDEX = 8 << 20
-"""Bytes of an index of parts: JSON may take twenty times its size in memory. Fifty thousand arrays need as much."""
+"""Bytes of an index of parts, enough for fifty thousand arrays: JSON may take twenty times as many in memory."""
 
 _PREFIX, _SUFFIX = "arrays.", "/.zarray"  # around the key of an array: where Orbax keeps its description
 _LONGEST_DESCRIPTION = 1 << 16
@@ -122,6 +122,11 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _limit_parts_index(folder: Path) -> None:
+    """Checks that no index of parts is far too large.
+
+    Raises:
+      Damaged: One is.
+    """
     for file in folder.glob("*/index.json"):
         if file.stat().st_size > _LARGEST_PARTS_INDEX:
             raise Damaged(f"the index of {folder.name}/{file.parent.name} is far too large")

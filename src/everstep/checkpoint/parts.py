@@ -175,7 +175,7 @@ def _stored(folder: Path) -> dict[str, StoredParts]:
 
 def _parsed(file: Path, entry: Any) -> StoredParts:
     parts = (
-        StoredPart(file, *_numbers([part["offset"]]), _numbers(part["start"]), _numbers(part["shape"]))
+        StoredPart(file, _numbers([part["offset"]])[0], _numbers(part["start"]), _numbers(part["shape"]))
         for part in entry["parts"]
     )
     whole = StoredParts(_numbers(entry["shape"]), np.dtype(str(entry["dtype"])), tuple(parts))
@@ -186,6 +186,11 @@ def _parsed(file: Path, entry: Any) -> StoredParts:
 
 
 def _numbers(values: list[Any]) -> tuple[int, ...]:
+    """Returns whole numbers that describe an array.
+
+    Raises:
+      ValueError: They are others, or more or larger than arrays have.
+    """
     if len(values) > _MOST_DIMENSIONS or any(
         type(value) is not int or abs(value) > _LARGEST_NUMBER for value in values
     ):
