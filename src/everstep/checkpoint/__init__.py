@@ -3,9 +3,9 @@
 checkpointer.py     the interface: save, wait, restore
 digests.py          digests of a state
 orbax.py            the checkpointer that writes, in the background
-arrays.py           the arrays and the JSON document of one checkpoint, by Orbax
+arrays.py           the arrays and the JSON document of one checkpoint, the large ones by Orbax
 orbax_internals.py  what is used of Orbax's private modules
-parts.py            arrays that are divided over several processes
+parts.py            arrays in parts: small ones, and those that are divided over several processes
 shared.py           the checkpoints of several processes
 visible.py          whether all of them see the same directory
 manifest.py         what was saved, by which run, and a digest of every file
