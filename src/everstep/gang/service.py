@@ -25,6 +25,7 @@ from everstep import redaction
 from everstep.errors import TrainingError, UsageError
 from everstep.gang.coordinates import COORDINATOR, Coordinates, Member
 from everstep.gang.one import Gang
+from everstep.liveness import SignsOfLife
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ _SERVICE_SECONDS = 3600
 
 _BEATS = "everstep/beat"
 """The folder with the heartbeats of all processes but the first, which alone reads them."""
+_SERVICE = "the service"
+"""Among the ranks of those that must give signs of life; it does so by answering."""
 _NEWS = "everstep/news"
 """The folder that every process reads: the heartbeat of the first one, requests to all, the failure that ends all."""
 
@@ -78,9 +81,8 @@ class ServiceGang(Gang):
         self._left = threading.Event()
         self._lasts_until = 0.0  # what the others need this process for after its failure
         self._failure = threading.Lock()
-        self._answered = time.monotonic()  # the service, to a heartbeat
-        watched = range(1, self.size) if self.is_first else [0]
-        self._heard = {rank: ("", time.monotonic()) for rank in watched}  # the last heartbeat, and when it was new
+        self._watched = range(1, self.size) if self.is_first else range(1)
+        self._signs = SignsOfLife({_SERVICE: "", **dict.fromkeys(self._watched, "")})  # of other processes, by rank
         threading.Thread(target=self._beat, name="everstep-gang-beat", daemon=True).start()
         threading.Thread(target=self._watch, name="everstep-gang-watch", daemon=True).start()
 
@@ -263,11 +265,10 @@ class ServiceGang(Gang):
                 beats = self._all_under(_BEATS) if self.is_first else {"0": self._news.get("beat", "")}
             except RuntimeError:
                 continue
-            now = time.monotonic()
-            self._answered = now
-            for rank, (last, _) in self._heard.items():
-                if (found := beats.get(str(rank), last)) != last:
-                    self._heard[rank] = found, now
+            self._signs.hear(_SERVICE, count)
+            for rank in self._watched:
+                if found := beats.get(str(rank)):
+                    self._signs.hear(rank, found)
             if self.is_first:
                 self._name_slow({"0": beat, **beats})
             if failed := self._news.get("failed"):
@@ -288,22 +289,13 @@ class ServiceGang(Gang):
 
     def _watch(self) -> None:
         """Ends this process when another one is lost; a thread of its own, because a frozen service blocks `_beat`."""
-        last = time.monotonic()
-        while not self._left.wait(BEAT_SECONDS):
-            now = time.monotonic()
-            slept, last = now - last, now
-            if slept > 3 * BEAT_SECONDS:  # this process stood still itself, and has heard nobody
-                self._answered += slept
-                self._heard = {rank: (beat, heard + slept) for rank, (beat, heard) in self._heard.items()}
-                continue
-            silent = [rank for rank, (_, heard) in self._heard.items() if now - heard > LOST_SECONDS]
-            if now - self._answered > LOST_SECONDS:
-                silent = [0]
-            if silent:
+        while not self._signs.pause(BEAT_SECONDS, self._left.wait):
+            if silent := self._signs.silent(LOST_SECONDS):
+                lost = 0 if _SERVICE in silent else silent[0]
                 cause = f"no heartbeat for {LOST_SECONDS:g} s: it died, is frozen, or cannot be reached"
                 if self.is_first:
-                    self._publish_failure(silent[0], cause, 1)
-                self._end(silent[0], cause, 1)
+                    self._publish_failure(lost, cause, 1)
+                self._end(lost, cause, 1)
 
     def _publish_failure(self, rank: int, cause: str, exit_code: int) -> int | None:
         """Tells all others of a failure; returns the rank whose failure they know, None if the service is gone."""

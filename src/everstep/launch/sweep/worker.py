@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from everstep import redaction, report, storage
+from everstep import liveness, redaction, report, storage
 from everstep.config import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
 from everstep.launch import ExitStatus, newest_checkpoint, record_exit_reason
@@ -118,7 +118,7 @@ class Worker:
 
     def should_stop(self) -> bool:
         """Returns whether a stop is requested, or the process that started this one is gone."""
-        return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
+        return self._stop.is_set() or (self._parent is not None and liveness.is_orphaned(self._parent))
 
     # ---- one trial ---------------------------------------------------------------------------------------------------
 
