@@ -47,7 +47,10 @@ _BEATS = "everstep/beat"
 _SERVICE = "the service"
 """Among the ranks of those that must give signs of life; it does so by answering."""
 _NEWS = "everstep/news"
-"""The folder that every process reads: the heartbeat of the first one, requests to all, the failure that ends all."""
+"""The folder that every process reads: the heartbeat of the first one, a requested stop, the failure that ends all."""
+
+_BROADCASTS = "everstep/broadcast"
+"""The folder with the values that processes tell each other outside of their meetings."""
 
 
 class _NotYet(Exception):
@@ -79,7 +82,7 @@ class ServiceGang(Gang):
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
         self._read: collections.deque[str] = collections.deque()  # keys that they have read; removed with a heartbeat
         self._left = threading.Event()
-        self._lasts_until = 0.0  # what the others need this process for after its failure
+        self._stay_alive_until = 0.0  # after a failure: until the others have read it
         self._failure = threading.Lock()
         self._watched = range(1, self.size) if self.is_first else range(1)
         self._signs = SignsOfLife({_SERVICE: "", **dict.fromkeys(self._watched, "")})  # of other processes, by rank
@@ -121,34 +124,32 @@ class ServiceGang(Gang):
         finally:
             self._waits_since = 0.0
 
-    def request(self, name: str, value: str) -> None:
-        """See `Gang.request`."""
-        with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
-            self._client.key_value_set(f"{_NEWS}/request/{name}", value)
+    def broadcast(self, key: str, value: Any) -> None:
+        """See `Gang.broadcast`."""
+        self._set(f"{_BROADCASTS}/{key}", key, value)
 
-    def requested(self, name: str) -> str | None:
-        """See `Gang.requested`; it communicates only in the thread of the heartbeats."""
-        return self._news.get(f"request/{name}")
-
-    def update_requests(self) -> None:
-        """See `Gang.update_requests`."""
-        with contextlib.suppress(RuntimeError):  # the gang is ending
-            self._news = self._all_under(_NEWS)
-
-    def publish(self, key: str, value: Any) -> None:
-        """See `Gang.publish`."""
-        self._set(f"everstep/published/{key}", key, value)
-
-    def hear(self, key: str, gives_up: Callable[[], bool]) -> Any:
-        """See `Gang.hear`."""
+    def receive(self, key: str, gives_up: Callable[[], bool] = lambda: False) -> Any:
+        """See `Gang.receive`."""
         while not gives_up():
             with contextlib.suppress(_NotYet):
-                return self._wait_for(f"everstep/published/{key}", 0.1)["value"]
+                return self._wait_for(f"{_BROADCASTS}/{key}", 0.1)["value"]
         return None
 
     def forget(self, key: str) -> None:
         """See `Gang.forget`."""
-        self._used.append(f"everstep/published/{key}")
+        self._used.append(f"{_BROADCASTS}/{key}")
+
+    def request_stop(self, reason: str) -> None:
+        """See `Gang.request_stop`."""
+        with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
+            self._client.key_value_set(f"{_NEWS}/stop", reason)
+
+    def requested_stop(self, at_once: bool = False) -> str | None:
+        """See `Gang.requested_stop`; unless `at_once`, only the thread of the heartbeats communicates."""
+        if at_once:
+            with contextlib.suppress(RuntimeError):  # the gang is ending
+                self._news = self._all_under(_NEWS)
+        return self._news.get("stop")
 
     def fail(self, cause: str, exit_code: int = 1) -> bool:
         """See `Gang.fail`. The process may not end before the others know it, and the first one has printed it."""
@@ -158,15 +159,15 @@ class ServiceGang(Gang):
         first_failed = self._publish_failure(self.rank, cause, exit_code)
         is_told = not self.is_first and exit_code == 2 and first_failed is not None
         if self.is_first:
-            self._lasts_until = time.monotonic() + _READ_SECONDS
+            self._stay_alive_until = time.monotonic() + _READ_SECONDS
         elif is_told:
-            self._lasts_until = time.monotonic() + (1.0 if first_failed == 0 else _READ_SECONDS - 0.5)
+            self._stay_alive_until = time.monotonic() + (1.0 if first_failed == 0 else _READ_SECONDS - 0.5)
         return is_told
 
     def leave(self) -> None:
-        """See `Gang.leave`."""
+        """Ends the gang when its work is done; waits until all processes are done."""
         if self._left.is_set():
-            time.sleep(max(0.0, self._lasts_until - time.monotonic()))
+            time.sleep(max(0.0, self._stay_alive_until - time.monotonic()))
             return
         self._left.set()
         with contextlib.suppress(RuntimeError):  # the service may be gone

@@ -26,7 +26,7 @@ from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import Store, StoreError, brief
 from everstep.checkpoint.remote.urls import checked, is_url, join, refuse_lost_slash
 from everstep.errors import TrainingError, UsageError
-from everstep.gang import current_gang
+from everstep.gang import barrier, current_gang
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
                 yield directory
         else:
             yield Path(gang.share("the working copy", None))
-        gang.barrier("the store has the run")  # the others do not end while the first one uploads
+        barrier(gang, "the store has the run")  # the others do not end while the first one uploads
 
 
 @contextlib.contextmanager
