@@ -31,6 +31,7 @@ from everstep.gang import barrier, current_gang
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+_SECONDS_TO_END = 5.0  # for a store that answers; a thread that waits longer ends with the process
 _RECORDS = (RECORD, HEARTBEAT, LEASE)
 
 
@@ -206,6 +207,7 @@ def _reading_copy(url: str, follow: bool) -> Iterator[Path]:
         yield directory
     finally:
         ended.set()
+        thread.join(_SECONDS_TO_END)
 
 
 def _keep_up_to_date(url: str, ended: threading.Event) -> None:
