@@ -1,8 +1,8 @@
 """`OptimizationConfig`: the optimizer, its learning rate, warmup and rates by layer, and the average of the weights.
 
-Imports no Keras; `building.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except that
-the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own optimizer
-with a decorator:
+Imports no Keras; `building.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except
+that the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own
+optimizer with a decorator:
 
     @dataclasses.dataclass
     class LionConfig(ClippingConfig):
