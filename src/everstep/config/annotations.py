@@ -220,9 +220,13 @@ class Bounds:
         return f"must be {', and '.join([*told, *(['finite'] if self.below == math.inf else [])])}"
 
 
-@functools.cache
 def field_bounds(cls: type) -> dict[str, Bounds]:
     """Returns the bounds of those fields of a config class that have any, by name."""
+    return _field_bounds(cls)  # cached there, as for `field_types`
+
+
+@functools.cache
+def _field_bounds(cls: type) -> dict[str, Bounds]:
     hints = typing.get_type_hints(cls, include_extras=True)
     found = {field.name: list(_markers(hints[field.name])) for field in dataclasses.fields(cls)}
     return {name: _bounds(markers) for name, markers in found.items() if markers}
