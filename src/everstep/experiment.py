@@ -34,7 +34,7 @@ from everstep.engine import backend, configured_strategy, entered, precision
 from everstep.errors import UsageError, kind_of
 from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.export import chosen_formats, evaluated_weights, export_all, sample_inputs
-from everstep.gang import Gang, failing_together
+from everstep.gang import Gang, barrier, failing_together
 from everstep.log_lines import handlers_kept
 from everstep.loop import (
     Action,
@@ -416,7 +416,7 @@ class _Session:
         _raise_if_stop_requested(self.guard)  # everything is done, but a requested stop still sets the exit code
         if self.trains and len(self.run.record["attempts"]) > 1:
             self.say(f"goodput {goodput(self.run.record)}")
-        self.gang.barrier("the end")
+        barrier(self.gang, "the end")
 
 
 def _announce_interruption(say: Callable[[str], None] | None, keeps: bool, kind: Any, error: Any, frames: Any) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints: the state of a run on disk, each one complete or invisible.
 
 checkpointer.py     the interface: save, wait, restore
+complete.py         which checkpoints a run has, and the newest, for those who only look
 digests.py          digests of a state
 orbax.py            the checkpointer that writes, in the background
 arrays.py           the arrays and the JSON document of one checkpoint, the large ones by Orbax
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
         Checkpointer,
         NoopCheckpointer,
         SaveError,
+    )
+    from everstep.checkpoint.complete import (
+        CHECKPOINTS,
+        complete_checkpoints,
+        newest_step,
+        step_of,
     )
     from everstep.checkpoint.digests import (
         WEIGHTS,

@@ -229,18 +229,18 @@ class _Channel:
         """Returns the name of all that is said about a checkpoint."""
         return f"save/{number}"
 
-    def say(self, what: str, error: BaseException | None = None, **content: Any) -> None:
+    def broadcast(self, what: str, error: BaseException | None = None, **content: Any) -> None:
         """Says something once, or that this process has failed."""
         reason = "" if error is None else str(error).strip().partition("\n")[0] or type(error).__name__
-        self._gang.publish(f"{self._name}/{what}", {**content, "error": reason})
+        self._gang.broadcast(f"{self._name}/{what}", {**content, "error": reason})
 
-    def hear(self, what: str) -> dict[str, Any]:
+    def receive(self, what: str) -> dict[str, Any]:
         """Waits for what another process says.
 
         Raises:
           OSError: That process has failed.
         """
-        said = dict(self._gang.hear(f"{self._name}/{what}", lambda: False))
+        said = dict(self._gang.receive(f"{self._name}/{what}"))
         if said["error"]:
             raise OSError(said["error"])
         return said
@@ -266,22 +266,22 @@ class _FirstWriter(Writers):
         except BaseException as error:
             self.give_up(error)
             raise
-        self._channel.say("end")
+        self._channel.broadcast("end")
 
     def give_up(self, error: BaseException) -> None:
         """Tells the others that there will be no checkpoint."""
         if not self._begun:
-            self._channel.say("begin", error)
-        self._channel.say("end", error)
+            self._channel.broadcast("begin", error)
+        self._channel.broadcast("end", error)
 
     def begin(self, temporary: Path) -> None:
         """Lets the others begin to write."""
         self._begun = True
-        self._channel.say("begin", name=temporary.name)
+        self._channel.broadcast("begin", name=temporary.name)
 
     def join(self, temporary: Path) -> dict[str, list[Any]]:
         """Moves the parts of the other processes in, when all are on disk."""
-        written = {rank: self._channel.hear(f"parts/{rank}")["files"] for rank in range(1, self._gang.size)}
+        written = {rank: self._channel.receive(f"parts/{rank}")["files"] for rank in range(1, self._gang.size)}
         (temporary / parts.FOLDER).mkdir(exist_ok=True)
         known: dict[str, list[Any]] = {}
         for rank, files in written.items():
@@ -297,12 +297,12 @@ def _write_parts(directory: Path, gang: Gang, channel: _Channel, held: Mapping[s
     Raises:
       OSError: It is not, because this process or another one has failed.
     """
-    temporary = directory / channel.hear("begin")["name"]
+    temporary = directory / channel.receive("begin")["name"]
     try:
-        channel.say(f"parts/{gang.rank}", files=_write(_beside(temporary, gang.rank), held))
+        channel.broadcast(f"parts/{gang.rank}", files=_write(_beside(temporary, gang.rank), held))
     except Exception as error:
-        channel.say(f"parts/{gang.rank}", error)
-    channel.hear("end")
+        channel.broadcast(f"parts/{gang.rank}", error)
+    channel.receive("end")
 
 
 def _write(folder: Path, held: Mapping[str, ArrayParts]) -> dict[str, list[Any]]:

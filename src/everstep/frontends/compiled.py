@@ -20,7 +20,7 @@ is a list of `Listener`s (`loop/listener.py`). What belongs to the run beyond tr
 All entry points share these conventions:
 
 - The History is returned, with all epochs of all attempts; any error has the History so far as `error.history`.
-- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbosity.py`.
+- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbose.py`.
 - A loss or a weight that is not finite does not end an epoch, because a callback may want to see it, but nothing of the
   epoch is saved: a run that is kept fails at its end. `RunPlan(ends_diverged_epochs=False)` fails before the callbacks.
 - Errors name keys as the user knows them: `RunPlan.names`. `loop_keys` translates `allow_change` back.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from everstep.errors import TrainingError
-from everstep.gang import Gang
+from everstep.gang import Gang, different_values
 from everstep.types import ArrayParts, OwnState
 
 
@@ -29,7 +29,7 @@ def require(gang: Gang, step: int, state: OwnState) -> None:
     if gang.size == 1:
         return
     sums = {key: checksum(array) for key, array in state.items() if not isinstance(array, ArrayParts)}
-    if not (found := gang.differing("the state to save", sums)):
+    if not (found := different_values(gang, "the state to save", sums)):
         return
     different = _minority(found)
     usual = next(one for rank, one in enumerate(found) if rank not in different)

@@ -23,8 +23,6 @@ from everstep.types import State
 
 logger = logging.getLogger(__name__)
 
-_STOP = "a stop"
-
 
 class Guard:
     """Inside the block this process holds the directory; signals and preemption notices are stop requests.
@@ -75,13 +73,13 @@ class Guard:
 
     def stop_requested(self) -> Interrupted | None:
         """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
-        if self._signals.reason is None and (elsewhere := current_gang().requested(_STOP)) is not None:
+        if self._signals.reason is None and (elsewhere := current_gang().requested_stop()) is not None:
             self._signals.adopt(elsewhere)
         if self._signals.reason is None:
             return None
         if not self._notified:
             self._notified = True
-            current_gang().request(_STOP, self._signals.as_text())
+            current_gang().request_stop(self._signals.as_text())
         return self._signals.interrupted()
 
     def stop_agreed(self) -> Interrupted | None:
@@ -90,7 +88,7 @@ class Guard:
         The others then end with the same reason and exit code. What is requested meanwhile counts the next time.
         """
         own = None if self.stop_requested() is None else self._signals.as_text()
-        found = next(filter(None, current_gang().gather(_STOP, own)), None)
+        found = next(filter(None, current_gang().gather("a stop", own)), None)
         if found is None:
             return None
         self._signals.adopt(found)
