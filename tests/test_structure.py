@@ -51,7 +51,7 @@ LINES = (
     "loop.actions",
     "run",
     "report trained",
-    "experiment_config",
+    "experiment_config argument_order model_garden",
     "experiment",
     "frontends",
     "frontends.catalog",

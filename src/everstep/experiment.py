@@ -19,6 +19,7 @@ from typing import Any
 import keras
 
 from everstep import redaction
+from everstep.argument_order import accepts_model_garden_order, require_order
 from everstep.checkpoint import (
     Checkpointer,
     OrbaxCheckpointer,
@@ -28,10 +29,10 @@ from everstep.checkpoint import (
     weights_digest,
 )
 from everstep.checkpoint.remote import working_copy
-from everstep.config import Change, Config, dialect, find_key
+from everstep.config import Change, dialect, find_key
 from everstep.data import Stream, make_stream, nest
 from everstep.engine import backend, configured_strategy, entered, precision
-from everstep.errors import UsageError, kind_of
+from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.export import chosen_formats, evaluated_weights, export_all, sample_inputs
 from everstep.gang import Gang, failing_together
@@ -45,7 +46,6 @@ from everstep.loop import (
     Recovery,
     Trainer,
     TrainerConfig,
-    accepts_model_garden_order,
     create_trainer,
     in_steps,
     random_state,
@@ -165,7 +165,7 @@ def run_experiment(
       UsageError: The request cannot be carried out; nothing was left behind.
       TrainingError: The run started and failed.
     """
-    _require_order(task, params)
+    require_order(task, params)
     redaction.learn(params.as_dict())
     mode = Mode(mode)
     _check(params, model_dir, distribution_strategy)
@@ -481,15 +481,6 @@ def _checkpoints(
     checkpointer.close()
 
 
-def _require_order(task: Any, params: Any) -> None:
-    if isinstance(task, Config | type) or not isinstance(params, Config):
-        raise UsageError(
-            f"expected the task, then its configuration, but got {kind_of(task)}, then {kind_of(params)}",
-            key="params",
-            remedy="run_experiment(task, params, model_dir)",
-        )
-
-
 def _check(params: ExperimentConfig, model_dir: Any, strategy: Any) -> None:
     if not model_dir:
         raise UsageError("expected a directory for the run", key="model_dir", received=model_dir)
@@ -582,7 +573,7 @@ def _create_controller(config: TrainerConfig, **parts: Any) -> Controller:
             config.loss_upper_bound,
             config.recovery_begin_steps,
             config.recovery_max_trials,
-            watched=getattr(parts["trainer"], "watched_log", "training_loss"),
+            watched=parts["evaluator"].watched_log,
         ),
         **parts,
     )

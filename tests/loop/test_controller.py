@@ -15,7 +15,7 @@ from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
-from .samples import Counter, MemoryCheckpointer, SavedCounter
+from .samples import MemoryCheckpointer, SavedCounter
 
 
 def control(trainer, **kwargs):
@@ -23,13 +23,13 @@ def control(trainer, **kwargs):
 
 
 def test_train_and_evaluate_are_all_a_trainer_needs():
-    trainer = Counter()
+    trainer = SavedCounter()
     assert control(trainer).train_and_evaluate(10)["validation_loss"] == 10
     assert trainer.events == ["train 5", "train 5", "evaluate 10"]
 
 
 def test_train_steps_are_absolute():
-    trainer = Counter()
+    trainer = SavedCounter()
     controller = control(trainer)
     assert controller.train(12)["training_loss"] == 1 / 12
     assert controller.train(12) == {}
@@ -38,7 +38,7 @@ def test_train_steps_are_absolute():
 
 
 def test_evaluations_cut_the_loops():
-    trainer = Counter()
+    trainer = SavedCounter()
     logs = control(trainer).train_and_evaluate(17, eval_interval=7)
     trained = ["train 5", "train 2", "evaluate 7", "train 5", "train 2", "evaluate 14", "train 3", "evaluate 17"]
     assert trainer.events == trained
@@ -46,7 +46,7 @@ def test_evaluations_cut_the_loops():
 
 
 def test_evaluates_once_where_interval_and_end_meet():
-    trainer = Counter()
+    trainer = SavedCounter()
     control(trainer).train_and_evaluate(10, eval_interval=10)
     assert trainer.events.count("evaluate 10") == 1
 
@@ -98,7 +98,7 @@ class Device(SavedCounter):
         super().__init__()
         self.nan_at = nan_at
 
-    def train(self, num_steps):
+    def train(self, num_steps, **calls):
         logs, step = super().train(num_steps), self.global_step
         return LazyLogs(lambda: self.events.append(f"waited for {step}") or logs)
 
@@ -151,7 +151,7 @@ def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
 
 def test_actions_may_add_to_the_evaluations_logs():
     tracker = MemoryTracker()
-    controller = control(Counter(), tracker=tracker, eval_actions=[lambda logs: logs.update(best=np.float32(3))])
+    controller = control(SavedCounter(), tracker=tracker, eval_actions=[lambda logs: logs.update(best=np.float32(3))])
     assert controller.evaluate()["best"] == 3
     assert tracker.points[-1].logs["best"] == 3
 
@@ -248,41 +248,41 @@ def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, progre
 
 def test_summary_interval():
     tracker = MemoryTracker()
-    control(Counter(), tracker=tracker, summary_interval=10).train(25)
+    control(SavedCounter(), tracker=tracker, summary_interval=10).train(25)
     assert [point.step for point in tracker.points] == [10, 20]
     assert set(tracker.points[0].logs) == {"training_loss", "steps_per_second"}
 
 
 def test_loops_as_a_function_of_the_step():
-    trainer = Counter()
+    trainer = SavedCounter()
     control(trainer, steps_per_loop=lambda step: 1 if step < 2 else 4).train(10)
     assert trainer.events == ["train 1", "train 1", "train 4", "train 4"]
 
 
 def test_warning_for_a_trainer_that_counts_other_steps(caplog):
     with caplog.at_level(logging.WARNING):
-        control(Counter(speed=2)).train(10)
+        control(SavedCounter(speed=2)).train(10)
     assert "train(5) moved the step from 0 to 10" in caplog.text
 
 
 def test_logs_may_be_none():
-    trainer = Counter()
-    trainer.train = lambda n: setattr(trainer, "global_step", trainer.global_step + n)
-    trainer.evaluate = lambda n: None
+    trainer = SavedCounter()
+    trainer.train = lambda n, **calls: setattr(trainer, "global_step", trainer.global_step + n)
+    trainer.evaluate = lambda n, **calls: None
     assert set(control(trainer).train_and_evaluate(5)) == {"eval_seconds"}
 
 
 @pytest.mark.parametrize("steps", [0, -2])
 def test_evaluation_steps(steps):
     with pytest.raises(UsageError, match=rf"validation_steps: received {steps}"):
-        control(Counter()).evaluate(steps)
+        control(SavedCounter()).evaluate(steps)
 
 
 def test_missing_part_is_named():
     with pytest.raises(UsageError, match=r"Controller.train: needs a trainer: Controller\(trainer="):
-        Controller(evaluator=Counter()).train(5)
+        Controller(evaluator=SavedCounter()).train(5)
     with pytest.raises(UsageError, match=r"Controller.evaluate: needs an evaluator: Controller\(evaluator="):
-        Controller(trainer=Counter()).evaluate()
+        Controller(trainer=SavedCounter()).evaluate()
 
 
 # -- evaluating what another process trains ----------------------------------------------------------------------------

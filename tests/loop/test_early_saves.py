@@ -27,7 +27,7 @@ class Evaluated(SavedCounter):
     def window_logs(self):
         return {"training_loss": 1.0}
 
-    def evaluate(self, num_steps):
+    def evaluate(self, num_steps, **calls):
         self.events.append(f"evaluate {self.global_step}")
         if self.stop_requested(self.events):
             raise Stopped(143)
@@ -198,7 +198,7 @@ class Diverging(Evaluated):
 
     diverged = False
 
-    def train(self, num_steps):
+    def train(self, num_steps, **calls):
         logs = super().train(num_steps)
         if self.global_step == 15 and not self.diverged:
             self.diverged = True

@@ -4,6 +4,7 @@ The `Controller` is the outer loop. A `Trainer` runs the steps of one window on 
 as a `Hook`.
 
 controller.py         `Controller`: trains, evaluates, saves and acts, window by window
+inner_loop.py         `InnerLoop`: what it asks of the object that runs the steps
 trainer.py            `Trainer`: runs the steps of a window, and returns their logs
 trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
 config.py             `TrainerConfig`: how long, how often, with which optimizer
@@ -22,8 +23,7 @@ frozen.py             variables that checkpoints leave out
 same_state.py         whether several processes have the same state
 variable_plan.py      the variables that an experiment will have
 progressive.py        training in stages
-orbit.py              names and orders of arguments, as in orbit
-standard.py           `StandardTrainer` and `StandardEvaluator`, as in orbit
+standard.py           orbit's `StandardTrainer`, by the path that users type
 actions/              what is called with the logs of a loop or an evaluation
 """
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
         Hook,
         LearningRate,
     )
+    from everstep.loop.inner_loop import InnerLoop
     from everstep.loop.keras_callbacks import (
         KerasCallbacks,
         accepted,
     )
     from everstep.loop.lazy_logs import LazyLogs
     from everstep.loop.listener import Listener
-    from everstep.loop.orbit import accepts_model_garden_order
     from everstep.loop.progressive import (
         ProgressivePolicy,
         ProgressiveTrainer,

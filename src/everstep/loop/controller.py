@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import enum
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -32,12 +31,11 @@ from everstep.gang import current_gang
 from everstep.loop import random_state
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, StatePart
+from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import PendingLogs
-from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
-from everstep.loop.saver import PartStates, Saver, current_state, prefetch_paused
+from everstep.loop.saver import PartStates, Saver
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
-from everstep.loop.trainer import Trainer
 from everstep.tracking import NoopTracker, Tracker, plain
 from everstep.types import Logs, OwnState
 
@@ -114,8 +112,8 @@ class Controller:
         logs = controller.train_and_evaluate(train_steps=1000, eval_interval=500)
 
     Args:
-      trainer: Has `train(num_steps) -> logs` and `global_step`; None to evaluate only.
-      evaluator: Has `evaluate(num_steps) -> logs`; None to train only.
+      trainer: Trains, such as a `Trainer`; None to evaluate only.
+      evaluator: Evaluates, such as the same `Trainer`; None to train only.
       steps_per_loop: The logging window, or a function of the step.
       checkpointer: Where to save and restore.
       checkpoint_interval: Steps between saves; 0 saves only when training is done, or a stop is requested.
@@ -132,12 +130,6 @@ class Controller:
         is raised, and the loop saves as it leaves. No other exception makes the loop save.
       stop_agreed: Where several processes train together: the same, but all of them call it at the same points, and
         it returns on each of them what was requested of any. By default `stop_requested`.
-      global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
-      strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
-      summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
-      eval_summary_dir: The directory for those of evaluations; None for `validation` in `summary_dir`.
-      orbit: Other arguments of orbit's Controller: `checkpoint_manager`, another name for `checkpointer`;
-        `enable_async_checkpointing`, which is always on; summary managers are not supported.
 
     Attributes:
       progress: The progress of the current window, and why training was stopped.
@@ -146,8 +138,8 @@ class Controller:
     def __init__(
         self,
         *,
-        trainer: Any = None,
-        evaluator: Any = None,
+        trainer: InnerLoop | None = None,
+        evaluator: InnerLoop | None = None,
         steps_per_loop: int | Callable[[int], int] = 100,
         checkpointer: Checkpointer | None = None,
         checkpoint_interval: int = 0,
@@ -162,17 +154,14 @@ class Controller:
         recovery: Recovery | None = None,
         stop_requested: Callable[[], SystemExit | None] = lambda: None,
         stop_agreed: Callable[[], SystemExit | None] | None = None,
-        global_step: Any = None,
-        strategy: Any = None,
-        summary_dir: str | os.PathLike[str] | None = None,
-        eval_summary_dir: str | os.PathLike[str] | None = None,
-        **orbit: Any,
     ) -> None:
         if trainer is None and evaluator is None:
             raise UsageError("has nothing to do", key="Controller()", remedy="pass a trainer, an evaluator, or both")
-        checkpointer = checkpointer_from(checkpointer, orbit)
-        self.tracker = tracker_from(tracker, summary_dir, eval_summary_dir) or NoopTracker()
-        self.trainer, self.evaluator = with_state(trainer, evaluator, global_step, strategy)
+        self.tracker = tracker or NoopTracker()
+        # Both may have more than an `InnerLoop`, which hooks of a run use: an engine, streams.
+        self.trainer: Any = trainer
+        self.evaluator: Any = evaluator
+        self._inner_loop: InnerLoop = self.trainer or self.evaluator
         self.steps_per_loop, self.schedule = steps_per_loop, schedule
         self.summary_interval = summary_interval
         self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
@@ -180,7 +169,7 @@ class Controller:
         # The order in which they are restored. Random numbers last: restoring may draw some.
         parts: list[StatePart] = [*self.hooks, actions, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
-        self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
+        self.recovery = recovery or Recovery(watched=self._inner_loop.watched_log)
         self.progress = LoopProgress()
         self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
         self._stop_requested, self._stop_agreed = stop_requested, stop_agreed or stop_requested
@@ -194,7 +183,7 @@ class Controller:
     @property
     def step(self) -> int:
         """Steps done so far."""
-        return int((self.trainer or self.evaluator).global_step)
+        return int(self._inner_loop.global_step)
 
     @property
     def last_evaluation(self) -> Logs:
@@ -223,19 +212,10 @@ class Controller:
     @contextlib.contextmanager
     def synced(self) -> Iterator[None]:
         """Inside the block the Keras objects have the current state; after it, their changes are copied back."""
-        trainer = self.trainer or self.evaluator
-        engine = getattr(trainer, "engine", None)
-        with prefetch_paused(trainer):
-            self._push()
+        with self._inner_loop.prefetch_paused():
+            self._inner_loop.push()
             yield
-            if engine is not None:
-                engine.pull()
-
-    def _push(self) -> None:
-        """Copies the state to the Keras objects, where either has changed; does not wait for the device."""
-        engine = getattr(self.trainer or self.evaluator, "engine", None)
-        if engine is not None:
-            engine.push()
+            self._inner_loop.pull()
 
     @property
     def _acts(self) -> bool:
@@ -370,8 +350,6 @@ class Controller:
         return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
 
     def _run_trainer(self, steps: int, new_window: bool) -> Any:
-        if not isinstance(self.trainer, Trainer):
-            return self.trainer.train(steps)
         logs = self.trainer.train(
             steps,
             new_window=new_window,
@@ -396,7 +374,7 @@ class Controller:
         Where training has diverged, it ends after the log, or, for hooks that see it, acts and evaluates, too.
         """
         if self._acts:
-            self._push()  # while the device still computes: nothing but the actions themselves keeps it waiting
+            self._inner_loop.push()  # while the device still computes: only the actions themselves keep it waiting
         abandoned = self._is_abandoned(options)
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
@@ -453,7 +431,7 @@ class Controller:
             return False
         self._pending.read_all()
         if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
-            self.recovery.watch_state(self.step, current_state(self.trainer))
+            self.recovery.watch_state(self.step, self.trainer.current_state())
         is_seen = not self.recovery.rolls_back and any(hook.sees_divergence for hook in self.hooks)
         return self.recovery.has_diverged and not is_seen
 
@@ -499,8 +477,6 @@ class Controller:
         return logs
 
     def _run_evaluator(self, steps: int) -> Any:
-        if not isinstance(self.evaluator, Trainer):
-            return self.evaluator.evaluate(steps)
         watching = [hook for hook in self.hooks if hook.watches_evaluation_batches]
 
         def before_batch(done: int) -> None:
@@ -640,7 +616,7 @@ class Controller:
         if step is None and self.checkpointer.latest() is None:
             self._notify("on_restore", None)
             return None
-        meta = self.saver.restore_variables(self.trainer or self.evaluator, self.trainer is not None, step)
+        meta = self.saver.restore_variables(self._inner_loop, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
         self.progress = LoopProgress.from_meta(meta)
         self._saved_phase = self.progress.phase
@@ -673,8 +649,7 @@ class Controller:
 
     def _watch(self, step: int, logs: Logs) -> None:
         """Checks the logs of a window that ends at `step`; reports the exact bad step, where the trainer knows it."""
-        bad_step = getattr(self.trainer, "bad_step", lambda step: None)
-        self.recovery.watch(bad_step(step) or step, logs)
+        self.recovery.watch(self.trainer.bad_step(step) or step, logs)
 
     def _retrain_step_by_step(self, until: int) -> None:
         """Has the steps up to `until` trained one by one, each checked."""

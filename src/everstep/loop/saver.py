@@ -91,7 +91,7 @@ class Saver:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""
         arrays: State = {}
         values: dict[str, Any] = {}
-        with prefetch_paused(trainer):
+        with trainer.prefetch_paused():
             for part in self._parts:
                 part_arrays, values[part.name] = part.state()
                 arrays |= part_arrays
@@ -143,8 +143,7 @@ class Saver:
 
     def base_of(self, trainer: Any) -> Base | None:
         """Returns where the frozen weights of a trainer are, which its checkpoints do not contain; None for nowhere."""
-        frozen = getattr(trainer, "frozen", None)
-        return frozen.base() if frozen is not None and self.checkpointer.keeps_base else None
+        return trainer.frozen.base() if trainer.frozen is not None and self.checkpointer.keeps_base else None
 
     def store_base(self, base: Base | None, trainer: Any) -> None:
         """Saves the frozen weights of a trainer, unless they are saved, or the task provides them.
@@ -230,16 +229,3 @@ class Saver:
             if part.name in values:
                 part_arrays = {key: array for key, array in arrays.items() if key.startswith(f"{part.name}/")}
                 part.restore(part_arrays, values[part.name])
-
-
-def current_state(trainer: Any) -> OwnState:
-    """Returns the variables of a trainer, to look at them before its next step, which may overwrite them."""
-    look: Callable[[], OwnState] | None = getattr(trainer, "current_state", None)
-    found: OwnState = trainer.state()[0] if look is None else look()
-    return found
-
-
-def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Inside the block prefetching draws no random numbers, so that those of user code are reproducible."""
-    pause: Callable[[], Any] = getattr(trainer, "prefetch_paused", contextlib.nullcontext)
-    return pause()

@@ -25,6 +25,7 @@ from everstep.engine import (
 )
 from everstep.errors import BadDataError, Problem, TrainingError, UsageError, problems_under
 from everstep.loop.frozen import FrozenWeights
+from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.loop.untouched import Untouched
@@ -33,7 +34,7 @@ from everstep.task.optim import find_average, with_averages
 from everstep.types import Batch, Logs, OwnState, StoredState
 
 
-class Trainer:
+class Trainer(InnerLoop):
     """Trains and evaluates a task.
 
         trainer = Trainer(config, task, model, optimizer)
@@ -354,6 +355,14 @@ class Trainer:
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
 
+    def push(self) -> None:
+        """Copies the state to the Keras objects, where either has changed; does not wait for the device."""
+        self.engine.push()
+
+    def pull(self) -> None:
+        """Copies back what has changed in the Keras objects."""
+        self.engine.pull()
+
     @contextlib.contextmanager
     def prefetch_paused(self) -> Iterator[None]:
         """Inside the block nothing is prefetched: only user code draws from the global random generators."""
@@ -391,7 +400,7 @@ class Trainer:
         """Stops prefetching, and copies the state to the Keras objects."""
         if self._train_feed is not None:
             self._train_feed.close()
-        self.engine.push()
+        self.push()
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
         """Returns the training and the validation stream; None for one that is not needed."""

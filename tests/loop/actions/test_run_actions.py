@@ -127,7 +127,7 @@ class Evaluated(SavedCounter):
         super().__init__()
         self.values = values
 
-    def evaluate(self, num_steps):
+    def evaluate(self, num_steps, **calls):
         return {"score": self.values[min(self.global_step, len(self.values)) - 1]}
 
 

@@ -1,0 +1,21 @@
+"""Model Garden's and orbit's spellings of what the loop does: programs that were written for them keep their calls.
+
+controller.py      `Controller`, also with orbit's arguments: `everstep.Controller`
+plain_trainers.py  objects that only have `train` and `evaluate`
+standard.py        `StandardTrainer` and `StandardEvaluator`, as in orbit
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.model_garden.controller import Controller
+    from everstep.model_garden.standard import (
+        StandardEvaluator,
+        StandardEvaluatorOptions,
+        StandardTrainer,
+        StandardTrainerOptions,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
