@@ -161,28 +161,20 @@ class Trainer(InnerLoop):
             self.engine.reset("train")
             self._window_start = self.global_step
         self._may_wait, stopped = may_wait, False
-
-        def after(step: int) -> bool:
-            nonlocal stopped
-            self.global_step = step
-            stopped = not after_call(step)
-            return not stopped
-
-        feed, begin, done = self._train_feed, self.global_step, 0
+        end = self.global_step + num_steps
         report_untouched = self._untouched.begin("train")
         try:
-            if skipper is not None:
-                done = skipper.run(self.engine, feed, num_steps, begin, self.window_logs, after)
-            if done < num_steps and not stopped and (skipper is None or begin + done >= skipper.until):
-                already, left = done, self._steps_left() if new_window else None
-                done += self.engine.run(feed, num_steps - done, lambda more: after(begin + already + more), left)
+            for step in self._calls(self._train_feed, end, new_window, skipper):
+                self.global_step = step
+                if stopped := not after_call(step):
+                    break
         except UsageError as error:
             if self.global_step == 0:
                 raise
             when = f"after step {self.global_step}: "
             problems = [dataclasses.replace(p, reason=when + p.reason) for p in error.problems]
             raise BadDataError([self._in_train_data(problem) for problem in problems]) from error
-        ended = done < num_steps and not stopped and may_wait()
+        ended = self.global_step < end and not stopped and may_wait()
         if ended and not self._set_counted_batches():
             total = self.config.trainer.train_steps
             raise TrainingError(
@@ -190,10 +182,22 @@ class Trainer(InnerLoop):
                 remedy=("repeat it: dataset.repeat()", "set {repeat} to true", "lower {steps}"),
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
-        is_whole = done == num_steps or ended
+        is_whole = self.global_step == end or ended
         if is_whole:
             report_untouched()
         return self._logs(self._updates_without_effect.watch if is_whole else None)
+
+    def _calls(self, feed: Feed, end: int, new_window: bool, skipper: BadBatchSkipper | None) -> Iterator[int]:
+        """Trains up to step `end`, call by call; yields the total number of steps done after each."""
+        done = self.global_step
+        if skipper is not None:
+            for done in skipper.steps(self.engine, feed, end - done, done, self.window_logs):
+                yield done
+            if done < skipper.until:
+                return
+        if done < end:
+            left = self._steps_left() if new_window else None
+            yield from (done + more for more in self.engine.calls(feed, end - done, left))
 
     def _in_train_data(self, problem: Problem) -> Problem:
         """Returns a problem with one of the keys of the data section under that section."""
