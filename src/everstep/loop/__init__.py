@@ -7,6 +7,7 @@ controller.py         `Controller`: trains, evaluates, saves and acts, window by
 inner_loop.py         `InnerLoop`: what it asks of the object that runs the steps
 trainer.py            `Trainer`: runs the steps of a window, and returns their logs
 trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
+controller_creation.py `create_controller`: the loop from a trainer's section
 config.py             `TrainerConfig`: how long, how often, with which optimizer
 schedule.py           where windows end, and what is due there
 hooks.py              `Hook`: takes part in training, event by event
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         Action,
         Controller,
     )
+    from everstep.loop.controller_creation import create_controller
     from everstep.loop.hooks import (
         Hook,
         LearningRate,
@@ -60,8 +62,12 @@ if TYPE_CHECKING:
         ProgressiveTrainer,
         is_progressive,
     )
-    from everstep.loop.recovery import Recovery
-    from everstep.loop.schedule import EpochSchedule
+    from everstep.loop.saver import PARTS_KEY
+    from everstep.loop.schedule import (
+        EpochSchedule,
+        Schedule,
+        StepSchedule,
+    )
     from everstep.loop.trainer import Trainer
     from everstep.loop.trainer_creation import create_trainer
     from everstep.loop.variable_plan import planned_variables

@@ -161,7 +161,7 @@ class Controller:
         # Both may have more than an `InnerLoop`, which hooks of a run use: an engine, streams.
         self.trainer: Any = trainer
         self.evaluator: Any = evaluator
-        self._inner_loop: InnerLoop = self.trainer or self.evaluator
+        self._inner_loop: InnerLoop = trainer or evaluator  # type: ignore[assignment]
         self.steps_per_loop, self.schedule = steps_per_loop, schedule
         self.summary_interval = summary_interval
         self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)

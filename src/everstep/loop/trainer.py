@@ -189,9 +189,9 @@ class Trainer(InnerLoop):
 
     def _calls(self, feed: Feed, end: int, new_window: bool, skipper: BadBatchSkipper | None) -> Iterator[int]:
         """Trains up to step `end`, call by call; yields the total number of steps done after each."""
-        done = self.global_step
+        begin = done = self.global_step
         if skipper is not None:
-            for done in skipper.steps(self.engine, feed, end - done, done, self.window_logs):
+            for done in skipper.steps(self.engine, feed, end - begin, begin, self.window_logs):
                 yield done
             if done < skipper.until:
                 return

@@ -36,7 +36,8 @@ def inner_loops(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -
                 reason = "but the trainer counts its steps, and was created in its strategy's scope"
                 raise UsageError(reason, key=name, received=value, remedy="remove it")
         own = OwnStateTrainer(main, trainer, evaluator)
-        return tuple(each if each is None or isinstance(each, InnerLoop) else own for each in (trainer, evaluator))
+        known = (type(None), InnerLoop)
+        return trainer if isinstance(trainer, known) else own, evaluator if isinstance(evaluator, known) else own
     holders = {id(one): one for one in (trainer, evaluator) if one is not None}
     plain = PlainTrainer(list(holders.values()), trainer, evaluator, global_step, strategy)
     return plain if trainer is not None else None, plain if evaluator is not None else None

@@ -1,0 +1,62 @@
+"""How long a run trains, in steps: epochs are converted by the length of the data."""
+
+from collections.abc import Callable
+from typing import Any
+
+from everstep.checkpoint import Checkpointer
+from everstep.config import dialect, find_key
+from everstep.data import Stream, make_stream
+from everstep.errors import UsageError
+from everstep.loop import Trainer, TrainerConfig, in_steps
+from everstep.run.configuration import config_of_newest
+from everstep.task import Task
+
+
+def with_learning_rate_length(params: Any, task: Task, checkpointer: Checkpointer, say: Callable[[str], None]) -> Any:
+    """Returns an experiment's configuration with a learning-rate schedule as long as training, and steps of its warmup.
+
+    A resumed run keeps the lengths that it began with, however long it is trained now.
+    """
+    config = params.trainer
+    if not config.optimizer_config.unset_lengths:
+        return params
+    new = config.with_learning_rate_length(_train_steps(params, task))
+    used = dialect.load(config_of_newest(checkpointer)) if checkpointer.latest() is not None else {}
+    for length in config.optimizer_config.unset_lengths:
+        key = f"trainer.optimizer_config.{length}"
+        kept = find_key(used, key)
+        if isinstance(kept, int) and kept != find_key(new.optimizer_config, length):
+            section, kind, field = length.split(".")
+            new = new.replace(optimizer_config={section: {kind: {field: kept}}})
+            what = "warmup" if section == "warmup" else "learning rate"
+            say(f"the {what} keeps its length of {kept} steps, with which the run began; {key} changes it")
+    return params.replace(trainer=new)
+
+
+def _train_steps(params: Any, task: Task) -> int | None:
+    """Returns the number of training steps; epochs are converted by the length of the data."""
+    config = params.trainer
+    if config.train_steps is not None:
+        return config.train_steps
+    batches = config.overfit_batches or _training_data(params, task).batches_per_epoch
+    return in_steps(config, batches).train_steps
+
+
+def trainer_in_steps(params: Any, task: Task, trainer: Trainer) -> TrainerConfig:
+    """Returns the trainer's section of an experiment with all intervals in steps."""
+    config: TrainerConfig = params.trainer
+    if config.overfit_batches is not None:
+        return in_steps(config, config.overfit_batches)
+    stream = _training_data(params, task) if trainer.train_stream is None else trainer.train_stream
+    return in_steps(config, stream.batches_per_epoch, stream.counting)
+
+
+def _training_data(params: Any, task: Task) -> Stream:
+    """Returns the training data, to count its batches: continuous_eval needs to know when the trainer is done."""
+    data = params.task.train_data.replace(is_training=True)
+    data = data if data.seed is not None else data.replace(seed=params.runtime.seed)
+    try:
+        return make_stream(task.inputs_for(data), data, training=True, seed=params.runtime.seed)
+    except UsageError as error:
+        reason = f"needs the length of {{data}}: {error}"
+        raise UsageError(reason, key="trainer.epochs", mentions={"data": "task.train_data"}) from error
