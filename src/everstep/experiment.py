@@ -26,6 +26,7 @@ from everstep.gang import Gang, failing_together
 from everstep.log_lines import handlers_kept
 from everstep.loop import (
     Action,
+    Actions,
     Controller,
     EpochSchedule,
     Hook,
@@ -305,19 +306,18 @@ class _Session:
             in_steps = self.config is self.params.trainer
             params = self.params if in_steps else self.params.replace(trainer=self.config)
             configured = ConfiguredActions(params, self.trainer, self.run.directory, self.mode)
-            train_actions = [*configured.train_actions, *train_actions]
-            eval_actions = [*configured.eval_actions, *eval_actions]
-            hooks = [*hooks, configured]
+            last = configured.last_actions
+            after_windows = [*configured.train_actions, *train_actions, *last]
+            after_evaluations = [*configured.eval_actions, *eval_actions, *last]
+            hooks = [Actions(after_windows, after_evaluations), *hooks, configured]
         else:
-            train_actions, eval_actions, hooks = (), (), []
+            hooks = []
         self.controller = create_controller(
             self.config,
             self.trainer,
             self.trains,
             checkpointer=self.checkpointer if self.keep else None,
             tracker=self.tracker,
-            train_actions=train_actions,
-            eval_actions=eval_actions,
             hooks=[*self._with_own_hooks(hooks, console), facts],
             schedule=self.schedule,
             stop_requested=self.guard.stop_requested,

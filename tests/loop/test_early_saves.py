@@ -7,6 +7,7 @@ from tests.loop.samples import SavedCounter
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
+from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
@@ -34,7 +35,7 @@ class Evaluated(SavedCounter):
         return {"accuracy": 0.99 if self.global_step == 10 else 0.5}
 
 
-def attempt(directory, until, stop_requested=lambda events: False, **settings):
+def attempt(directory, until, stop_requested=lambda events: False, hooks=(), **settings):
     """Trains, evaluating each 5 steps; returns what happened, and which steps are kept."""
     trainer = Evaluated(stop_requested)
     checkpointer = OrbaxCheckpointer(directory, Retention(2, best=1, metric="accuracy"), run="r")
@@ -45,7 +46,7 @@ def attempt(directory, until, stop_requested=lambda events: False, **settings):
         checkpointer=checkpointer,
         checkpoint_interval=5,
         stop_requested=lambda: Stopped(143) if stop_requested(trainer.events) else None,
-        train_actions=[lambda logs: trainer.events.append(f"act {trainer.global_step}")],
+        hooks=[Actions([lambda logs: trainer.events.append(f"act {trainer.global_step}")]), *hooks],
         **settings,
     )
     controller.restore_checkpoint()

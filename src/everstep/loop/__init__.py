@@ -11,12 +11,13 @@ controller_creation.py `create_controller`: the loop from a trainer's section
 config.py             `TrainerConfig`: how long, how often, with which optimizer
 schedule.py           where windows end, and what is due there
 hooks.py              `Hook`: takes part in training, event by event
+action_hook.py        actions, as a hook
 saver.py              what a checkpoint of a run contains
 recovery.py           what happens when training diverges
 untouched.py          weights and metrics that no step changes
 lazy_logs.py          logs that stay on the device until they are read
 keras_callbacks.py    Keras callbacks, as a hook
-listener.py           what an entry point does while a compiled model trains
+listener.py           `Listener`: a hook that also sees epochs end
 callback_state.py     the state of callbacks and actions
 plain_values.py       plain values as JSON and back, exactly
 random_state.py       Python's and NumPy's random generators
@@ -34,6 +35,10 @@ from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
     from everstep.loop import random_state
+    from everstep.loop.action_hook import (
+        Action,
+        Actions,
+    )
     from everstep.loop.config import (
         ProgressiveTrainerConfig,
         TrainerConfig,
@@ -41,10 +46,7 @@ if TYPE_CHECKING:
         per_epoch,
         profiled_steps,
     )
-    from everstep.loop.controller import (
-        Action,
-        Controller,
-    )
+    from everstep.loop.controller import Controller
     from everstep.loop.controller_creation import create_controller
     from everstep.loop.hooks import (
         Hook,

@@ -5,7 +5,7 @@ while step < target and not stopped:
     finish the window:
         check                 logs and state, where anything of the following is due
         log                   tracker.log
-        act                   train_actions, hooks
+        act                   hooks
         evaluate              at multiples of the interval, and at the end; at the end the state is saved before, too
         save                  last, after everything that belongs to the step
 
@@ -29,7 +29,6 @@ from everstep.engine import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
 from everstep.gang import current_gang
 from everstep.loop import random_state
-from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, StatePart
 from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import PendingLogs
@@ -40,9 +39,6 @@ from everstep.tracking import NoopTracker, Tracker, plain
 from everstep.types import Logs, OwnState
 
 logger = logging.getLogger(__name__)
-
-Action = Callable[[Mapping[str, Any]], None]
-"""Called with the logs of a window or an evaluation; may read the Keras objects and change them."""
 
 
 class Phase(enum.StrEnum):
@@ -121,9 +117,7 @@ class Controller:
       save_failure: What to do when a save fails: `stop`, or `continue`; the last save of all must succeed.
       tracker: Where logs go.
       summary_interval: Log training only at multiples of it; None for every window.
-      train_actions: Run after each window, before anything is saved.
-      eval_actions: Run after each evaluation.
-      hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
+      hooks: All who take part, see `everstep.loop.hooks`; called in their order.
       schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
       recovery: What to do when training diverges; by default, continue without saving.
       stop_requested: Returns a `SystemExit`, such as `run.signals.Interrupted`, once a stop is requested, else None. It
@@ -147,8 +141,6 @@ class Controller:
         save_failure: Any = "stop",
         tracker: Tracker | None = None,
         summary_interval: int | None = None,
-        train_actions: Iterable[Action] = (),
-        eval_actions: Iterable[Action] = (),
         hooks: Iterable[Hook] = (),
         schedule: Schedule | None = None,
         recovery: Recovery | None = None,
@@ -164,10 +156,9 @@ class Controller:
         self._inner_loop: InnerLoop = trainer or evaluator  # type: ignore[assignment]
         self.steps_per_loop, self.schedule = steps_per_loop, schedule
         self.summary_interval = summary_interval
-        self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
-        actions = CallbackState(owners([*self.train_actions, *self.eval_actions]), "actions")
+        self.hooks = list(hooks)
         # The order in which they are restored. Random numbers last: restoring may draw some.
-        parts: list[StatePart] = [*self.hooks, actions, random_state.RandomState()]
+        parts: list[StatePart] = [*self.hooks, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
         self.recovery = recovery or Recovery(watched=self._inner_loop.watched_log)
         self.progress = LoopProgress()
@@ -219,8 +210,8 @@ class Controller:
 
     @property
     def _acts(self) -> bool:
-        """Whether actions or hooks act after each window."""
-        return bool(self.train_actions) or any(hook.acts for hook in self.hooks)
+        """Whether a hook acts after each window."""
+        return any(hook.acts for hook in self.hooks)
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
@@ -381,10 +372,9 @@ class Controller:
         if abandoned:
             return
         reason = self.stopped
-        self._act(self.train_actions, logs)
         self._notify("on_window_end", self.step, logs)
         self.progress.phase = Phase.ACTED
-        if self.stopped != reason and self._is_abandoned(options):  # stopped by an action: more is due now
+        if self.stopped != reason and self._is_abandoned(options):  # stopped by a hook: more is due now
             return
         ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
         if ending:
@@ -469,7 +459,6 @@ class Controller:
             self._save_before_failing()
             raise
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
-        self._act(self.eval_actions, logs)
         self._parts_before_evaluation = None
         self._notify("on_evaluation_end", self.step, logs)
         self.tracker.log(self.step, logs, "validation")
@@ -634,11 +623,7 @@ class Controller:
         self.tracker.flush()
         computed, target = self.step, self.progress.target
         self.saver.wait()
-        try:
-            self.recovery.count_rollback(self.checkpointer.latest())
-        except TrainingError:
-            self._notify("on_divergence")
-            raise
+        self.recovery.count_rollback(self.checkpointer.latest())
         self.restore_checkpoint()
         self.saver.restore_parts()
         self.progress = LoopProgress(self.progress.phase, target=target)
@@ -662,14 +647,6 @@ class Controller:
         """Calls the method `event` of every hook, in their order."""
         for hook in self.hooks:
             getattr(hook, event)(*arguments)
-
-    def _act(self, actions: Iterable[Action], logs: Mapping[str, Any]) -> None:
-        """Pushes the state to the Keras objects, calls the actions in their order, and pulls what they changed."""
-        if not actions:
-            return
-        with self.synced():
-            for action in actions:
-                action(logs)
 
     def _may_wait(self) -> bool:
         """Whether the trainer may wait for the next batch: until a stop is requested."""

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    pass
+    from everstep.model_garden import (
+        StandardEvaluator,
+        StandardEvaluatorOptions,
+        StandardTrainer,
+        StandardTrainerOptions,
+    )
 
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,6 +1,7 @@
 """`Controller` with the arguments of orbit's, for programs that were written for it; this is `everstep.Controller`."""
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from everstep import loop
@@ -27,12 +28,19 @@ class Controller(loop.Controller):
       tracker: Where logs go.
       summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
       eval_summary_dir: The directory for those of evaluations; None for `validation` in `summary_dir`.
+      train_actions: Called with the logs of each window, before anything is saved.
+      eval_actions: Called with the logs of each evaluation.
+      hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
       enable_async_checkpointing: Always on, whatever is passed.
       summary_manager: Not supported; must be None.
       eval_summary_manager: Not supported; must be None.
-      **options: All arguments of `everstep.loop.Controller`: `steps_per_loop`, `checkpoint_interval`,
-        `checkpoint_seconds`, `save_failure`, `summary_interval`, `train_actions`, `eval_actions`, `hooks`, `schedule`,
-        `recovery`, `stop_requested`, `stop_agreed`.
+      **options: Other arguments of `everstep.loop.Controller`: `steps_per_loop`, `checkpoint_interval`,
+        `checkpoint_seconds`, `save_failure`, `summary_interval`, `schedule`, `recovery`, `stop_requested`,
+        `stop_agreed`.
+
+    Attributes:
+      train_actions: The actions after each window; more can be added before training.
+      eval_actions: The actions after each evaluation.
     """
 
     def __init__(
@@ -47,6 +55,9 @@ class Controller(loop.Controller):
         tracker: Tracker | None = None,
         summary_dir: str | os.PathLike[str] | None = None,
         eval_summary_dir: str | os.PathLike[str] | None = None,
+        train_actions: Iterable[loop.Action] = (),
+        eval_actions: Iterable[loop.Action] = (),
+        hooks: Iterable[loop.Hook] = (),
         enable_async_checkpointing: bool = True,
         summary_manager: None = None,
         eval_summary_manager: None = None,
@@ -57,11 +68,14 @@ class Controller(loop.Controller):
                 raise UsageError("is not supported", key=name, remedy="pass summary_dir=… or tracker=…")
         if trainer is not None or evaluator is not None:
             trainer, evaluator = inner_loops(trainer, evaluator, global_step, strategy)
+        actions = loop.Actions(train_actions, eval_actions)
+        self.train_actions, self.eval_actions = actions.train, actions.evaluation
         super().__init__(
             trainer=trainer,
             evaluator=evaluator,
             checkpointer=_checkpointer(checkpointer, checkpoint_manager),
             tracker=_tracker(tracker, summary_dir, eval_summary_dir),
+            hooks=[actions, *hooks],
             **options,
         )
 

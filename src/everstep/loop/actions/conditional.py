@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
+from everstep.loop.action_hook import Action
 from everstep.loop.actions.metrics import best_at, is_better, value_of
 from everstep.loop.callback_state import CallbackState, owners
-from everstep.loop.controller import Action
 
 Condition = Callable[[Mapping[str, Any]], Any]
 """Called with the logs; what it returns counts as true or false."""
