@@ -252,6 +252,27 @@ def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, progre
     assert LoopProgress.from_meta(meta) == progress
 
 
+class Tally:
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, logs):
+        self.seen.append(logs["training_loss"])
+
+
+def test_checkpoints_of_older_versions_have_other_keys():
+    checkpointer, tallies = MemoryCheckpointer(), [Tally(), Tally()]
+    control(SavedCounter(), Actions([tallies[0]]), checkpointer=checkpointer).train(5)
+    meta = checkpointer.saved[5][1]
+    meta["extra"] = meta.pop("parts")
+    meta["recovery"] = {"trials": 1, "careful_until": 9, "skipped": [], "infinite": []}
+    controller = control(SavedCounter(), Actions([tallies[1]]), checkpointer=checkpointer)
+    controller.restore_checkpoint()
+    assert (controller.recovery.trials, controller._skipper.until) == (1, 9)
+    controller.train(10)
+    assert tallies[1].seen == [1 / 5, 1 / 10]
+
+
 def test_summary_interval():
     tracker = MemoryTracker()
     control(SavedCounter(), tracker=tracker, summary_interval=10).train(25)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         ProgressiveTrainer,
         is_progressive,
     )
-    from everstep.loop.saver import PARTS_KEY
+    from everstep.loop.saver import saved_parts
     from everstep.loop.schedule import (
         EpochSchedule,
         Schedule,

@@ -174,16 +174,17 @@ class LearningRate(Hook):
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns no arrays, and the rate."""
-        return {}, {"told": self._rate} if self._rate is not None else {}  # the key of saved checkpoints
+        return {}, {"rate": self._rate} if self._rate is not None else {}
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
         """Sets the rate, if the checkpoint was saved with a different one."""
-        if self._rate is None or meta.get("told", self._rate) == self._rate:
+        former = meta.get("rate", meta.get("told"))  # the second is the key of older versions
+        if None in (self._rate, former) or former == self._rate:
             return
         trainer = self.controller.trainer
-        trainer.engine.push()
-        _set_rate(trainer.optimizer, self._rate, meta["told"])
-        trainer.engine.pull()
+        trainer.push()
+        _set_rate(trainer.optimizer, self._rate, former)
+        trainer.pull()
 
 
 def _set_rate(optimizer: Any, rate: Any, before: Any) -> None:

@@ -388,8 +388,8 @@ class KerasCallbacks(Hook):
         own_step = getattr(type(self.model), step) is not getattr(keras.Model, step)
         if not own_step and all(metric.name != "loss" for metric in self.model.metrics):
             dropped.add(loss)
-        kept = {"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped}
-        return with_arrays(kept)
+        named = {"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped}
+        return with_arrays(named)
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS

@@ -152,7 +152,7 @@ class Recovery:
         """Returns what a checkpoint holds; `skip_until` is the step up to which bad batches are skipped."""
         return {
             "trials": self.trials,
-            "careful_until": skip_until,
+            "skips_bad_batches_until": skip_until,
             "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
@@ -166,7 +166,7 @@ class Recovery:
         self.trials = max(self.trials, int(state.get("trials", 0)))
         self.skipped = list(state.get("skipped", []))
         self._infinite_from_the_start = frozenset(state.get("infinite", ()))
-        return int(state.get("careful_until", 0))
+        return int(state.get("skips_bad_batches_until", state.get("careful_until", 0)))  # or of an older version
 
     def _so_far(self, good: int | None) -> str:
         """Describes the trials so far, and the last good checkpoint."""
@@ -263,15 +263,15 @@ def non_finite(state: OwnState) -> list[str]:
 
     Where arrays are divided over several processes, all of them must call it.
     """
-    found = []
+    keys = []
     for key, array in state.items():
         parts = [part for _, part in array.parts] if isinstance(array, ArrayParts) else [np.asarray(array)]
         if not all(map(_is_finite, parts)):
-            found.append(key)
+            keys.append(key)
     if any(isinstance(array, ArrayParts) for array in state.values()):
-        anywhere = {key for keys in current_gang().gather("what is not finite", found) for key in keys}
-        found = [key for key in state if key in anywhere]
-    return found
+        anywhere = {key for each in current_gang().gather("what is not finite", keys) for key in each}
+        keys = [key for key in state if key in anywhere]
+    return keys
 
 
 def _is_finite(array: np.ndarray) -> bool:

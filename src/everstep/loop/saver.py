@@ -30,8 +30,13 @@ logger = logging.getLogger(__name__)
 PartStates = tuple[State, dict[str, Any]]
 """The arrays of all parts by key, and the JSON values of each part by its name."""
 
-PARTS_KEY = "extra"
-"""The key in a checkpoint's meta under which the JSON values of the parts are saved."""
+_PARTS_KEY, _OLD_PARTS_KEY = "parts", "extra"
+
+
+def saved_parts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON values of the parts in a checkpoint's meta; checkpoints of older versions have another key."""
+    parts: dict[str, Any] = meta.get(_PARTS_KEY, meta.get(_OLD_PARTS_KEY, {}))
+    return parts
 
 
 class Saver:
@@ -132,7 +137,7 @@ class Saver:
             return False
         same_state.require(current_gang(), step, self._copied)
         arrays, values = parts
-        document = {**trainer_meta, **meta, PARTS_KEY: values}
+        document = {**trainer_meta, **meta, _PARTS_KEY: values}
         with self._failure_policy(step):
             self._failed = None
             on = {} if base is None else {"base": base}
@@ -199,7 +204,7 @@ class Saver:
           UsageError: The checkpoint does not fit, or has the state of a part that this run does not have.
         """
         state, meta = self.checkpointer.restore(step)
-        values = meta.get(PARTS_KEY, {})
+        values = saved_parts(meta)
         beginnings = tuple(f"{name}/" for name in values)
         arrays = {key: np.asarray(array) for key, array in state.items() if key.startswith(beginnings)}
         if trains:

@@ -13,7 +13,7 @@ import yaml
 from everstep.checkpoint import Damaged, arrays, base, manifest, weights_digest
 from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements
+from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements, trained_config
 from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
@@ -102,7 +102,7 @@ def _config(directory: Path) -> dict[str, Any]:
     steps = [int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdecimal()]
     for step in sorted(steps, reverse=True):
         try:
-            text = arrays.read_meta(directory / "checkpoints" / str(step))["extra"]["attempt"]["config"]
+            text = trained_config(arrays.read_meta(directory / "checkpoints" / str(step)))
             return dict(dialect.load(text))
         except Exception:  # Orbax raises many kinds of errors; config.yaml has it, too
             continue

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from everstep.run.configuration import (
         changes_since_newest,
         config_text,
+        trained_config,
     )
     from everstep.run.environments import (
         CODE_DIFF,

@@ -6,7 +6,7 @@ from typing import Any
 from everstep import redaction
 from everstep.checkpoint import Checkpointer
 from everstep.config import Change, Config, dialect
-from everstep.loop import PARTS_KEY
+from everstep.loop import saved_parts
 from everstep.run.attempt import Attempt
 from everstep.run.record import Run
 from everstep.run.resume_checks import accepted_changes, check_keys
@@ -17,9 +17,9 @@ def config_text(params: Config, header: Mapping[str, Any]) -> str:
     return dialect.dump(redaction.tree(dialect.escaped({**header, **params.as_dict()})))
 
 
-def config_of_newest(checkpointer: Checkpointer) -> str:
-    """Returns the configuration that the newest checkpoint was trained with; empty if it is unknown."""
-    return str(checkpointer.newest_meta().get(PARTS_KEY, {}).get(Attempt.name, {}).get("config", ""))
+def trained_config(meta: Mapping[str, Any]) -> str:
+    """Returns the configuration that a checkpoint was trained with, from its meta; empty if it is unknown."""
+    return str(saved_parts(meta).get(Attempt.name, {}).get("config", ""))
 
 
 def changes_since_newest(
@@ -40,4 +40,4 @@ def changes_since_newest(
     if checkpointer.latest() is None:
         check_keys(run.directory, params, allow_change)
         return []
-    return accepted_changes(run.directory, params, allow_change, gin, config_of_newest(checkpointer))
+    return accepted_changes(run.directory, params, allow_change, gin, trained_config(checkpointer.newest_meta()))

@@ -8,7 +8,7 @@ from everstep.config import dialect, find_key
 from everstep.data import Stream, make_stream
 from everstep.errors import UsageError
 from everstep.loop import Trainer, TrainerConfig, in_steps
-from everstep.run.configuration import config_of_newest
+from everstep.run.configuration import trained_config
 from everstep.task import Task
 
 
@@ -21,7 +21,7 @@ def with_learning_rate_length(params: Any, task: Task, checkpointer: Checkpointe
     if not config.optimizer_config.unset_lengths:
         return params
     new = config.with_learning_rate_length(_train_steps(params, task))
-    used = dialect.load(config_of_newest(checkpointer)) if checkpointer.latest() is not None else {}
+    used = dialect.load(trained_config(checkpointer.newest_meta())) if checkpointer.latest() is not None else {}
     for length in config.optimizer_config.unset_lengths:
         key = f"trainer.optimizer_config.{length}"
         kept = find_key(used, key)

@@ -125,9 +125,9 @@ class NewBestMetric:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned; ignores what a killed attempt wrote to the file at later steps."""
-        found = self._stored.read()
-        best = best_at(self._step(), state["best"], found["best"], found["step"], self.higher_is_better)
-        self._stored.write({"best": best, "step": state["step"]} if best == state["best"] else found)
+        stored = self._stored.read()
+        best = best_at(self._step(), state["best"], stored["best"], stored["step"], self.higher_is_better)
+        self._stored.write({"best": best, "step": state["step"]} if best == state["best"] else stored)
         self._sure = True
 
     def _step(self) -> int | None:
