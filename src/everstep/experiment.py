@@ -30,21 +30,19 @@ from everstep.loop import (
     Controller,
     EpochSchedule,
     Hook,
-    LearningRate,
     Schedule,
     StepSchedule,
     Trainer,
     TrainerConfig,
     create_controller,
     create_trainer,
+    trainer_in_steps,
+    with_learning_rate_length,
 )
 from everstep.loop.actions import ConfiguredActions
 from everstep.run import (
     Attempt,
     LiveFacts,
-    NoGuard,
-    Profile,
-    Progress,
     Run,
     announcements,
     changes_since_newest,
@@ -56,14 +54,13 @@ from everstep.run import (
     guarded,
     opened_checkpoints,
     processes,
-    pruning_gates,
     require_trackers,
     restore_or_initialize,
-    trainer_in_steps,
-    with_learning_rate_length,
+    trained_config,
+    with_attempt_hooks,
 )
-from everstep.task import Task, constant_rate
-from everstep.tracking import ConsoleTracker, NoOutput, Tracker, system_metrics, watched
+from everstep.task import Task
+from everstep.tracking import ConsoleTracker, NoOutput, Tracker, watched
 from everstep.types import Logs
 
 
@@ -244,7 +241,6 @@ class _Session:
             reason = "expected what get_distribution_strategy returns, or None"
             raise UsageError(reason, key="distribution_strategy", received=strategy)
         self.params.validate()
-        system_metrics.require(self.params.trainer.tracking.system_seconds)
         require_trackers(self.params.trainer.tracking)
         backend.select(self.params.runtime.backend)
         with failing_together():
@@ -264,7 +260,7 @@ class _Session:
         compiled = shared / ".compiled" if self.keep else None
         if self.trains and writes:
             self.run.start_reading_code()
-        self.guard = stack.enter_context(guarded(self.run, params.runtime, compiled)) if self.trains else NoGuard()
+        self.guard = stack.enter_context(guarded(self.run, params.runtime, compiled, self.trains))
         processes.meet(self.gang, self.run, shared, self.mode, self.trains and self.keep)
         stack.enter_context(entered(strategy or configured_strategy(params.runtime)))
         stack.enter_context(precision(params.runtime.mixed_precision_dtype))
@@ -288,7 +284,7 @@ class _Session:
         else:
             self.trainer = trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
         stack.callback(self.trainer.close)
-        self._schedule()
+        self._plan_windows()
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
         processes.agree_on_data(self.gang, self.trainer)
         facts = LiveFacts(self.run, self.trainer)
@@ -312,13 +308,17 @@ class _Session:
             hooks = [Actions(after_windows, after_evaluations), *hooks, configured]
         else:
             hooks = []
+        if self.attempt is not None:
+            hooks = with_attempt_hooks(
+                hooks, self.run, self.guard, self.attempt, self.trainer, self.config, console, self.say
+            )
         self.controller = create_controller(
             self.config,
             self.trainer,
             self.trains,
             checkpointer=self.checkpointer if self.keep else None,
             tracker=self.tracker,
-            hooks=[*self._with_own_hooks(hooks, console), facts],
+            hooks=[*hooks, facts],
             schedule=self.schedule,
             stop_requested=self.guard.stop_requested,
             stop_agreed=self.guard.stop_agreed,
@@ -327,7 +327,8 @@ class _Session:
     def _configure(self) -> str:
         """Completes the configuration, and compares it with former ones; returns the text that a kept run records."""
         if self.trains:
-            self.params = with_learning_rate_length(self.params, self.task, self.checkpointer, self.say)
+            used = trained_config(self.checkpointer.newest_meta())
+            self.params = with_learning_rate_length(self.params, self.task, used, self.say)
         self.stored, text = self.params, ""
         if self.keep or self.gang.size > 1:  # else nobody reads it, and it takes as long as a short training
             self.stored = self.params.replace(runtime={"backend": keras.backend.backend()})
@@ -339,7 +340,7 @@ class _Session:
             self.changes = changes_since_newest(self.checkpointer, self.run, self.stored, self.allow_change, gin)
         return text if self.keep else ""
 
-    def _schedule(self) -> None:
+    def _plan_windows(self) -> None:
         """Converts epochs to steps, where the mode needs that, and decides where windows end."""
         in_epochs, config = self.params.trainer.epochs is not None, self.params.trainer
         if self.trains or (self.mode is Mode.CONTINUOUS_EVAL and in_epochs):
@@ -348,17 +349,6 @@ class _Session:
         steps: Any = config.steps_per_loop
         self.config = config
         self.schedule = self.entry_point.schedule or StepSchedule(steps, interval, self.params.trainer.epochs)
-
-    def _with_own_hooks(self, hooks: Iterable[Hook], console: ConsoleTracker) -> list[Hook]:
-        """Returns the hooks and those of every attempt that trains; the order is that of their events."""
-        if self.attempt is None:
-            return list(hooks)
-        progress = Progress(console, self.run, self.guard)
-        profile = Profile(self.trainer, self.config, self.run.directory, self.say)
-        found = [progress, *hooks, self.attempt, profile, *pruning_gates(self.guard.stop_requested)]
-        if not any(hook.name == LearningRate.name for hook in found):
-            found.append(LearningRate(constant_rate(self.trainer.optimizer)))
-        return found
 
     def restore(self, initialize: Callable[..., Any]) -> None:
         """Restores the newest checkpoint, or begins with the initial weights; reports what is going to happen."""

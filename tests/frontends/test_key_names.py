@@ -35,11 +35,11 @@ SET_IN_CONFIGURATIONS = {
     "engine/sharding.py": "a mesh is set in configurations",
     "loop/actions/weights.py": "actions are listed in configurations",
     "loop/config.py": "intervals are set in configurations",
+    "loop/lengths.py": "epochs are converted, and schedules of learning rates set, in configurations",
     "recipes/gpt2.py": "a recipe is trained from a configuration",
     "recipes/hub/text_classifier.py": "a recipe is trained from a configuration",
     "run/announcements.py": "schedules of learning rates are set in configurations",
     "run/checkpoint_selection.py": "an option of the command line",
-    "run/lengths.py": "epochs are converted in configurations",
     "task/multitask/task.py": "several tasks are trained from configurations",
     "task/optim/layer_rates.py": "rates of layers are set in configurations",
 }

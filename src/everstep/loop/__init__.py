@@ -9,6 +9,7 @@ trainer.py            `Trainer`: runs the steps of a window, and returns their l
 trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
 controller_creation.py `create_controller`: the loop from a trainer's section
 config.py             `TrainerConfig`: how long, how often, with which optimizer
+lengths.py            epochs converted to steps
 schedule.py           where windows end, and what is due there
 hooks.py              `Hook`: takes part in training, event by event
 action_hook.py        actions, as a hook
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from everstep.loop.config import (
         ProgressiveTrainerConfig,
         TrainerConfig,
-        in_steps,
         per_epoch,
         profiled_steps,
     )
@@ -58,6 +58,10 @@ if TYPE_CHECKING:
         accepted,
     )
     from everstep.loop.lazy_logs import LazyLogs
+    from everstep.loop.lengths import (
+        trainer_in_steps,
+        with_learning_rate_length,
+    )
     from everstep.loop.listener import Listener
     from everstep.loop.progressive import (
         ProgressivePolicy,

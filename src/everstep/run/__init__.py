@@ -4,12 +4,12 @@ record.py                `run.json` and `config.yaml`, over all attempts
 configuration.py         the configuration in `config.yaml` and in checkpoints
 checkpoints.py           the checkpoints of a run
 attempt.py               one attempt: holds the directory, records its progress and its end
+attempt_hooks.py         the hooks of every attempt that trains
 lock.py                  one process per directory, and its heartbeat
 signals.py               signals that stop a run
 preemption.py            notices that the machine is about to be taken away
 processes.py             what several processes do together around a run
 resume_checks.py         what a resumed run may change
-lengths.py               epochs converted to steps
 restoring.py             the newest checkpoint, or the initial weights
 announcements.py         what is said on the screen before training, and when it is interrupted
 exporting.py             the export at the end
@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     )
     from everstep.run.attempt import (
         Attempt,
-        NoGuard,
-        Progress,
         guarded,
     )
+    from everstep.run.attempt_hooks import with_attempt_hooks
     from everstep.run.averaged_checkpoint import as_checkpoint
     from everstep.run.checkpoint_selection import (
         FLAG,
@@ -92,10 +91,6 @@ if TYPE_CHECKING:
         results_file,
         run_folder,
     )
-    from everstep.run.lengths import (
-        trainer_in_steps,
-        with_learning_rate_length,
-    )
     from everstep.run.lock import (
         RunLock,
         is_held,
@@ -112,11 +107,9 @@ if TYPE_CHECKING:
         submitted,
     )
     from everstep.run.processes import log_file
-    from everstep.run.profiling import Profile
     from everstep.run.pruning import (
         PruningListener,
         listen_to_trials,
-        pruning_gates,
     )
     from everstep.run.record import (
         OWN_FILES,

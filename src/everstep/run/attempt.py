@@ -98,14 +98,18 @@ class Guard:
 
 
 @contextlib.contextmanager
-def guarded(run: Run, runtime: Any, compiled: Path | None) -> Iterator[Guard]:
+def guarded(run: Run, runtime: Any, compiled: Path | None, trains: bool) -> Iterator["Guard | NoGuard"]:
     """Locks the directory; removes it again if this attempt created it and failed before its first step.
 
     Args:
       run: The run.
       runtime: The runtime section.
       compiled: Where compiled programs are kept; None for nowhere.
+      trains: Whether this process trains; one that only evaluates locks nothing.
     """
+    if not trains:
+        yield NoGuard()
+        return
     try:
         kept = contextlib.nullcontext() if compiled is None else backend.keep_compiled(str(compiled))
         with Guard(run.directory, runtime, run.is_kept) as guard, kept:

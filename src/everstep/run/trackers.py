@@ -40,6 +40,7 @@ from everstep.tracking import (
     make_target,
     make_trackers,
     require_package,
+    system_metrics,
     trial_name,
 )
 
@@ -139,11 +140,12 @@ def images_or_text(name: str, value: Any, most: int) -> tuple[str, list[Any], Se
 
 
 def require_trackers(config: TrackingConfig) -> None:
-    """Checks that the configured trackers are installed, before anything is built.
+    """Checks that the configured trackers, and what reads the machine, are installed, before anything is built.
 
     Raises:
       UsageError: A package is missing, or no tracker has that name.
     """
+    system_metrics.require(config.system_seconds)
     for offered in TRACKERS:
         if offered.is_on(config):
             offered.require()

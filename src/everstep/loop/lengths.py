@@ -3,28 +3,33 @@
 from collections.abc import Callable
 from typing import Any
 
-from everstep.checkpoint import Checkpointer
 from everstep.config import dialect, find_key
 from everstep.data import Stream, make_stream
 from everstep.errors import UsageError
-from everstep.loop import Trainer, TrainerConfig, in_steps
-from everstep.run.configuration import trained_config
+from everstep.loop.config import TrainerConfig, in_steps
+from everstep.loop.trainer import Trainer
 from everstep.task import Task
 
 
-def with_learning_rate_length(params: Any, task: Task, checkpointer: Checkpointer, say: Callable[[str], None]) -> Any:
+def with_learning_rate_length(params: Any, task: Task, used: str, say: Callable[[str], None]) -> Any:
     """Returns an experiment's configuration with a learning-rate schedule as long as training, and steps of its warmup.
 
     A resumed run keeps the lengths that it began with, however long it is trained now.
+
+    Args:
+      params: The experiment's configuration.
+      task: The task, which has the data.
+      used: The text of the configuration that the newest checkpoint was trained with; empty if there is none.
+      say: Called with a line for each length that is kept.
     """
     config = params.trainer
     if not config.optimizer_config.unset_lengths:
         return params
     new = config.with_learning_rate_length(_train_steps(params, task))
-    used = dialect.load(trained_config(checkpointer.newest_meta())) if checkpointer.latest() is not None else {}
+    used_tree = dialect.load(used) if used else {}
     for length in config.optimizer_config.unset_lengths:
         key = f"trainer.optimizer_config.{length}"
-        kept = find_key(used, key)
+        kept = find_key(used_tree, key)
         if isinstance(kept, int) and kept != find_key(new.optimizer_config, length):
             section, kind, field = length.split(".")
             new = new.replace(optimizer_config={section: {kind: {field: kept}}})
