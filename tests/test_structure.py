@@ -51,7 +51,7 @@ LINES = (
     "loop.actions",
     "run",
     "report trained",
-    "experiment_config argument_order model_garden",
+    "experiment_config argument_order",
     "experiment",
     "frontends",
     "frontends.catalog",
@@ -65,6 +65,7 @@ LINES = (
     "launch.sweep",
     "cli",
     "__main__",
+    "model_garden",
     "testing",
     "actions bct catalog components flow multitask optim training",
 )

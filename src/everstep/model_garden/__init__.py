@@ -1,4 +1,6 @@
-"""Model Garden's and orbit's spellings of what the loop does: programs that were written for them keep their calls.
+"""Model Garden's and orbit's spellings: programs and command lines that were written for them keep their calls.
+
+A companion: it uses the core as any package could, and the core does without it.
 
 controller.py      `Controller`, also with orbit's arguments: `everstep.Controller`
 plain_trainers.py  objects that only have `train` and `evaluate`
