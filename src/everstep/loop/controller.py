@@ -51,7 +51,7 @@ class Phase(enum.StrEnum):
     OPEN = "open"
     """Steps are left to train."""
     TRAINED = "trained"
-    """All steps are done; logging and actions are pending."""
+    """All steps are done; logging is pending, and what hooks do at the end of a window."""
     ACTED = "acted"
     """Logged and acted on; the evaluation or the save may be pending."""
     FINISHED = "finished"

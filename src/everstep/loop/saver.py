@@ -1,13 +1,13 @@
 """`Saver`: what a checkpoint of a run contains.
 
 Frozen variables are saved once, and checkpoints refer to them (`frozen.py`). Beside the other variables, a checkpoint
-contains everything that must resume with them, part by part: hooks, actions, random generators (`hooks.StatePart`). The
-arrays of a part are saved under keys that begin with its name, `callbacks/…`; its plain JSON values are in the
-checkpoint's meta.
+contains everything that must resume with them, part by part: hooks, among them that of the actions, and the random
+generators (`hooks.StatePart`). The arrays of a part are saved under keys that begin with its name, `callbacks/…`; its
+plain JSON values are in the checkpoint's meta.
 
 A checkpoint is read in two steps. `restore_variables` reads it before training begins. `restore_parts` restores the
 parts when everything has happened that may change them, in the order of `Saver(parts=…)`. `Controller.__init__` decides
-that order: the hooks as they were passed, then actions, and random generators last, because restoring may draw numbers.
+that order: the hooks as they were passed, and random generators last, because restoring may draw numbers.
 """
 
 import contextlib
