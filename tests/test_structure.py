@@ -52,7 +52,7 @@ LINES = (
     "loop.actions",
     "run",
     "report trained",
-    "experiment_config",
+    "experiment_config argument_order",
     "experiment",
     "frontends",
     "frontends.catalog",
@@ -66,6 +66,7 @@ LINES = (
     "launch.sweep",
     "cli",
     "__main__",
+    "model_garden",
     "testing",
     "actions bct catalog components flow multitask optim training",
 )

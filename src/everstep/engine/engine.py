@@ -446,25 +446,22 @@ class Engine(abc.ABC):
         """Places whole arrays on the device."""
         return self.place(arrays)
 
-    def run(
-        self,
-        feed: Feed,
-        n: int,
-        after_call: Callable[[int], bool] | None = None,
-        steps_left: int | None = None,
-    ) -> int:
-        """Trains on the next `n` batches.
+    def run(self, feed: Feed, n: int) -> int:
+        """Trains on the next `n` batches; returns the number of steps done, fewer if the data ended."""
+        return max(self.calls(feed, n), default=0)
+
+    def calls(self, feed: Feed, n: int, steps_left: int | None = None) -> Iterator[int]:
+        """Trains on the next `n` batches, call by call; whoever iterates may end it between two calls.
 
         Args:
           feed: The feed that the batches are taken from.
           n: The number of steps.
-          after_call: Called between two compiled calls with the number of steps done; returns False to end early.
           steps_left: How many steps will be run in windows of `n`, these included; None if that is unknown. Only the
             lengths of calls depend on it.
 
-        Returns:
-          The number of steps done: less than `n` if the data ended, `after_call` returned False, or a stop was
-          requested.
+        Yields:
+          The number of steps done, after each compiled call: in the end fewer than `n` if the data ended, or a stop was
+          requested while it was waited for.
         """
         done = 0
         feed.expect(n, steps_left)
@@ -484,9 +481,7 @@ class Engine(abc.ABC):
                     feed.restore(position)  # the batches of a failed call will be taken again
                 raise
             done += piece.count
-            if after_call is not None and not after_call(done):
-                break
-        return done
+            yield done
 
     def _run_and_time(self, piece: Piece) -> None:
         """Trains on a piece; waits for it and records its duration while `call_length` needs that."""

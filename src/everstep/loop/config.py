@@ -280,8 +280,8 @@ def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting:
 
 def _in_epochs(config: TrainerConfig) -> dict[str, float]:
     """Returns the fields that are specified in epochs, and how many epochs."""
-    found = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
-    return {name: epochs for name, epochs in found.items() if epochs is not None}
+    lengths = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
+    return {name: epochs for name, epochs in lengths.items() if epochs is not None}
 
 
 def _with_length(problem: Problem, batches_per_epoch: int | None) -> Problem:

@@ -7,7 +7,7 @@ and repeated, step by step, skipping the batches that cause the divergence; with
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -152,7 +152,7 @@ class Recovery:
         """Returns what a checkpoint holds; `skip_until` is the step up to which bad batches are skipped."""
         return {
             "trials": self.trials,
-            "careful_until": skip_until,
+            "skips_bad_batches_until": skip_until,
             "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
@@ -166,7 +166,7 @@ class Recovery:
         self.trials = max(self.trials, int(state.get("trials", 0)))
         self.skipped = list(state.get("skipped", []))
         self._infinite_from_the_start = frozenset(state.get("infinite", ()))
-        return int(state.get("careful_until", 0))
+        return int(state.get("skips_bad_batches_until", state.get("careful_until", 0)))  # or of an older version
 
     def _so_far(self, good: int | None) -> str:
         """Describes the trials so far, and the last good checkpoint."""
@@ -188,16 +188,10 @@ class BadBatchSkipper:
         self._recovery, self.until = recovery, until
         self._skipped = 0
 
-    def run(
-        self,
-        engine: Engine,
-        feed: Feed,
-        n: int,
-        begin: int,
-        logs: Callable[[], Mapping[str, float]],
-        after: Callable[[int], bool],
-    ) -> int:
-        """Trains up to `n` good steps, no further than `until`.
+    def steps(
+        self, engine: Engine, feed: Feed, n: int, begin: int, logs: Callable[[], Mapping[str, float]]
+    ) -> Iterator[int]:
+        """Trains up to `n` good steps, no further than `until`, and no further than the data.
 
         Args:
           engine: Runs the steps; each stage of a progressive run has its own.
@@ -205,10 +199,9 @@ class BadBatchSkipper:
           n: The number of good steps.
           begin: The number of steps done before.
           logs: Returns the logs of the open window.
-          after: Called after each step with the number of steps done; False stops training here.
 
-        Returns:
-          The steps done; fewer than requested if the data ended or `until` is reached.
+        Yields:
+          After each good step, the number of steps done in all.
         """
         done = 0
         while done < n and begin + done < self.until:
@@ -224,9 +217,7 @@ class BadBatchSkipper:
                 self._skipped += 1
                 continue
             done += 1
-            if not after(step):
-                break
-        return done
+            yield step
 
 
 class SkippedUpdates:

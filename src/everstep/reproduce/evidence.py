@@ -13,7 +13,7 @@ import yaml
 from everstep.checkpoint import CHECKPOINTS, Damaged, arrays, base, complete_checkpoints, weights_digest
 from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements
+from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements, trained_config
 from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
@@ -99,7 +99,7 @@ def _config(directory: Path) -> dict[str, Any]:
     """Returns the configuration of the newest checkpoint: `config.yaml` may have been edited since."""
     for path in reversed(complete_checkpoints(directory / CHECKPOINTS).values()):
         try:
-            text = arrays.read_meta(path)["extra"]["attempt"]["config"]
+            text = trained_config(arrays.read_meta(path))
             return dict(dialect.load(text))
         except Exception:  # Orbax raises many kinds of errors; config.yaml has it, too
             continue

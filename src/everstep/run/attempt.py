@@ -9,7 +9,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.checkpoint import WEIGHTS, Digest
 from everstep.config import Change
-from everstep.engine import exactness
+from everstep.engine import backend, exactness
 from everstep.errors import error_text
 from everstep.gang import current_gang
 from everstep.loop import Hook
@@ -93,6 +93,31 @@ class Guard:
             return None
         self._signals.adopt(found)
         return self.stop_requested()
+
+
+@contextlib.contextmanager
+def guarded(run: Run, runtime: Any, compiled: Path | None, trains: bool) -> Iterator["Guard | NoGuard"]:
+    """Locks the directory; removes it again if this attempt created it and failed before its first step.
+
+    Args:
+      run: The run.
+      runtime: The runtime section.
+      compiled: Where compiled programs are kept; None for nowhere.
+      trains: Whether this process trains; one that only evaluates locks nothing.
+    """
+    if not trains:
+        yield NoGuard()
+        return
+    try:
+        kept = contextlib.nullcontext() if compiled is None else backend.keep_compiled(str(compiled))
+        with Guard(run.directory, runtime, run.is_kept) as guard, kept:
+            run.reload()
+            yield guard
+    except Interrupted:  # the next attempt uses what is there: compiled programs, the run's id
+        raise
+    except BaseException:
+        run.discard()
+        raise
 
 
 class NoGuard:
