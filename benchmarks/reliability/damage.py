@@ -13,11 +13,12 @@ import random
 import shutil
 import sys
 import tempfile
+import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.reliability.saver import Plan, is_whole, metrics_of, state_of
-from everstep.checkpoint import manifest
+from benchmarks.reliability.saver import ARRAYS, Plan, is_whole, metrics_of, state_of
+from everstep.checkpoint import manifest, parts
 from everstep.errors import TrainingError, UsageError
 
 SIZE = 200_000
@@ -126,11 +127,12 @@ def measure(folder: Path, flips: int, manifest_step: int = 1, seed: int = 0) -> 
 
 
 def save_two(directory: Path) -> None:
-    """Saves the checkpoint that will be damaged, and one before it."""
+    """Saves the checkpoint that will be damaged, and one before it; half of their arrays count as small."""
     checkpointer = Plan(str(directory), SIZE, 0).open()
-    for step in (OLDER, NEWEST):
-        checkpointer.save(step, state_of(step, SIZE), {"step": step}, metrics_of(step) | {"loss": 0.1 + 0.2})
-    checkpointer.close()
+    with unittest.mock.patch.object(parts, "SMALL", SIZE // ARRAYS):
+        for step in (OLDER, NEWEST):
+            checkpointer.save(step, state_of(step, SIZE), {"step": step}, metrics_of(step) | {"loss": 0.1 + 0.2})
+        checkpointer.close()
 
 
 def files(checkpoint: Path) -> list[str]:

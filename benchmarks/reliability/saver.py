@@ -50,10 +50,11 @@ class Plan:
 
 
 def state_of(step: int, size: int) -> dict[str, np.ndarray]:
-    """Returns the state of a step: no bit pattern of it is that of another step."""
+    """Returns the state of a step: no bit pattern of it is that of another step. Arrays are long or short."""
     length = max(1, size // ARRAYS // 4)
-    counted = np.arange(length, dtype="uint32") * np.uint32(2654435761)
-    return {f"model/{index}": counted ^ np.uint32(step * ARRAYS + index) for index in range(ARRAYS)}
+    lengths = [max(1, length // 2 if index % 2 else length * 3 // 2) for index in range(ARRAYS)]
+    counted = np.arange(max(lengths), dtype="uint32") * np.uint32(2654435761)
+    return {f"model/{index}": counted[:n] ^ np.uint32(step * ARRAYS + index) for index, n in enumerate(lengths)}
 
 
 def is_whole(step: int, size: int, state: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:
