@@ -61,8 +61,8 @@ LINES = (
     "recipes",
     "recipes.bct recipes.hub",
     "launch",
-    "launch.tuner launch.submit",
-    "launch.sweep",
+    "launch.submit",
+    "sweeps",
     "cli",
     "__main__",
     "testing",
@@ -297,8 +297,8 @@ def test_the_table_of_rooms(tmp_path):
         "a/__init__": "__getattr__, __dir__ = lazy_names(__name__, __file__)\nfrom everstep.b.c import f",
         "a/x": "from everstep.b import f, g\nfrom everstep.a.y import h\ndef late():\n    from everstep.b.c import k",
         "a/y": "import json",
-        "launch/sweep/__init__": "",
-        "launch/child": "from everstep.launch.sweep import s",
+        "sweeps/__init__": "",
+        "launch/child": "from everstep.sweeps import s",
     }
     for name, text in files.items():
         path = tmp_path / "src" / "everstep" / f"{name}.py"

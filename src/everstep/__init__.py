@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from everstep.experiment_config import ExperimentConfig, Mode
     from everstep.frontends.fit import fit
     from everstep.frontends.training import Training
-    from everstep.launch.sweep import sweep
+    from everstep.sweeps import sweep
     from everstep.loop import Controller, Hook, ProgressivePolicy, ProgressiveTrainerConfig, Trainer, TrainerConfig
     from everstep.loop.actions import EarlyStopping
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad

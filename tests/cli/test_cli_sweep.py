@@ -77,7 +77,7 @@ def test_bad_input(everstep, tmp_path, words, message):
 
 
 def test_a_storage_with_another_space_or_of_another_version(everstep, tmp_path, monkeypatch):
-    from everstep.launch.sweep import sweeping
+    from everstep.sweeps import sweeping
 
     monkeypatch.setattr(sweeping, "run_local", lambda *arguments: None)  # nothing is trained
     url = f"sqlite:///{tmp_path / 'both.db'}"
@@ -144,8 +144,8 @@ def test_the_hyper_config_of_a_project_of_components(everstep, tmp_path):
 
 def test_a_config_of_components_for_each_trial(tmp_path):
     from everstep.config import dialect
-    from everstep.launch.sweep.space import create_space
-    from everstep.launch.sweep.target import Target, component_space
+    from everstep.sweeps.space import create_space
+    from everstep.sweeps.target import Target, component_space
 
     (tmp_path / "runs" / "baseline-0").mkdir(parents=True)
     (tmp_path / "runs" / "baseline-0" / "config.yaml").write_text(CONFIG)

@@ -11,7 +11,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
-from everstep.launch.sweep import read_sweep
+from everstep.sweeps import read_sweep
 from everstep.storage import json_text
 from everstep.trained import local_run
 

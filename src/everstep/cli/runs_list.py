@@ -15,7 +15,7 @@ from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
 from everstep.errors import UsageError, nearest
 from everstep.launch.submit import Overview, overview
-from everstep.launch.sweep import ListedSweep, find_sweeps
+from everstep.sweeps import ListedSweep, find_sweeps
 from everstep.storage import json_text
 
 _COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]

@@ -20,7 +20,7 @@ from everstep.errors import UsageError, nearest
 from everstep.frontends.components import find_config
 from everstep.frontends.flow import PARAMETERS, FlowProject, chain_of, compose
 from everstep.launch.submit import slurm
-from everstep.launch.sweep import (
+from everstep.sweeps import (
     PRUNERS,
     SAMPLERS,
     Check,

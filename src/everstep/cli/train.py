@@ -132,7 +132,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
             with quiet():
-                from everstep.launch.tuner import Stages, dev_run
+                from everstep.fast_dev_run import Stages, dev_run
 
                 load_backend(resolved.params.runtime.seed)
             dev_run(

@@ -21,7 +21,7 @@ from everstep.cli.resolve import Resolved, resolve
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
-from everstep.launch.tuner import (
+from everstep.sweeps.tuner import (
     KEY,
     RangeTest,
     Tried,
@@ -114,7 +114,7 @@ def _max_bytes(memory: str | None) -> int | None:
 
 def _try_here(resolved: Resolved, size: int, evaluate: bool) -> Tried:
     with quiet():
-        from everstep.launch.tuner import try_size, with_size
+        from everstep.sweeps.tuner import try_size, with_size
 
         load_backend(resolved.params.runtime.seed)
     params = with_size(resolved.params, size)
@@ -222,7 +222,7 @@ def _picture(out: str) -> Path:
 
 def _range_test(resolved: Resolved, least: float, most: float, steps: int) -> RangeTest:
     with quiet():
-        from everstep.launch.tuner import range_test
+        from everstep.sweeps.tuner import range_test
 
         load_backend(resolved.params.runtime.seed)
     with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder:

@@ -21,7 +21,7 @@ EXECUTORS = ("local", "ray", "slurm")
 def worker_command(directory: Path, longer: Sequence[str], *options: str) -> list[str]:
     """Returns the command of one worker."""
     words = [word for one in longer for word in ("--longer", one)]
-    return [sys.executable, "-m", "everstep.launch.sweep.worker", str(directory.resolve()), *options, *words]
+    return [sys.executable, "-m", "everstep.sweeps.worker", str(directory.resolve()), *options, *words]
 
 
 def visible_gpus() -> list[str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.launch.sweep import PAGE, TABLE
-from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, value_of
+from everstep.sweeps import PAGE, TABLE
+from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, value_of
 from everstep.report import as_json, page_file, policy
 
 _SHARED = ("dom.js", "format.js", "charts.js")  # of the report
@@ -175,7 +175,7 @@ def _link(directory: Path, place: str) -> str | None:
 
 def html(data: Any, running: bool) -> str:
     """Returns the page."""
-    own = importlib.resources.files("everstep.launch.sweep").joinpath("page")
+    own = importlib.resources.files("everstep.sweeps").joinpath("page")
     style = page_file("page.css") + own.joinpath("sweep.css").read_text("utf-8")
     parts = [*map(page_file, _SHARED), own.joinpath("sweep.js").read_text("utf-8")]
     script = '(() => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from everstep.launch.submit.slurm import Resources
-from everstep.launch.sweep import executors
-from everstep.launch.sweep.listing import find_sweeps, read_sweep
+from everstep.sweeps import executors
+from everstep.sweeps.listing import find_sweeps, read_sweep
 from everstep.tracking.sweep_tags import SWEEP, TRIAL, sweep_tags, trial_name
 
 
@@ -18,7 +18,7 @@ def test_workers_on_slurm_are_an_array(tmp_path):
     assert "#SBATCH --gres=gpu:v100:1" in lines
     assert "#SBATCH --requeue" in lines
     assert "#SBATCH --signal=B:USR1@120" in lines
-    command = f"exec {sys.executable} -m everstep.launch.sweep.worker '{tmp_path / 'my sweep'}' --no-wait"
+    command = f"exec {sys.executable} -m everstep.sweeps.worker '{tmp_path / 'my sweep'}' --no-wait"
     assert lines[-1] == f"{command} --longer trainer.train_steps=9"
 
 
@@ -46,13 +46,13 @@ def test_workers_on_ray_are_jobs(tmp_path, monkeypatch):
     for kind in ("any", "none"):
         names = executors.submit_ray(tmp_path / "sweep", 2, [], "http://127.0.0.1:8265", Resources(kind, n_cpu=3))
         assert len(set(names)) == 2
-    assert all("everstep.launch.sweep.worker" in job["entrypoint"] for job in jobs)
+    assert all("everstep.sweeps.worker" in job["entrypoint"] for job in jobs)
     assert [job["entrypoint_num_cpus"] for job in jobs] == [3.0] * 4
     assert [job.get("entrypoint_num_gpus") for job in jobs] == [1.0, 1.0, None, None]
 
 
 def test_a_worker_of_a_job_ends_when_nothing_is_left(sweep, objectives, tmp_path):
-    from everstep.launch.sweep.worker import main
+    from everstep.sweeps.worker import main
 
     sweep(objectives.parabola, {"x": [1, 2]}, sampler="grid")
     assert main([str(tmp_path / "sweep"), "--no-wait"]) == 0
@@ -81,7 +81,7 @@ def test_trials_have_names_and_tags(monkeypatch):
 @pytest.mark.full
 def test_on_mlflow_there_is_a_parent_with_a_run_for_each_trial(sweep, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    from everstep.launch.sweep.parent_run import PARENT
+    from everstep.sweeps.parent_run import PARENT
     from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

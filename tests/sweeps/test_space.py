@@ -3,7 +3,7 @@
 import pytest
 
 from everstep.errors import UsageError
-from everstep.launch.sweep.space import Space, create_space, is_swept, parse_dimension
+from everstep.sweeps.space import Space, create_space, is_swept, parse_dimension
 
 FILE = """\
 task:

@@ -10,8 +10,8 @@ import pytest
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.launch.tuner.learning_rate import RangeTest, draw, geometric, rounded
-from everstep.launch.tuner.trials import range_test
+from everstep.sweeps.tuner.learning_rate import RangeTest, draw, geometric, rounded
+from everstep.sweeps.tuner.trials import range_test
 from everstep.testing.tasks import Regression
 from loop.samples import TinyTask, tiny_params
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.sweep import study
-from everstep.launch.sweep.definition import Definition
-from everstep.launch.sweep.listing import read_sweep
-from everstep.launch.sweep.space import create_space
-from everstep.launch.sweep.study import SweepStudy, open_storage, storage_url
-from everstep.launch.sweep.target import Target
+from everstep.sweeps import study
+from everstep.sweeps.definition import Definition
+from everstep.sweeps.listing import read_sweep
+from everstep.sweeps.space import create_space
+from everstep.sweeps.study import SweepStudy, open_storage, storage_url
+from everstep.sweeps.target import Target
 
 X = {"x": {"low": 0.0, "high": 6.0}}
 
@@ -189,7 +189,7 @@ def test_opening_a_storage_leaves_logging_alone(tmp_path):
     code = f"""
         import logging
         mine = logging.getLogger("mine")
-        from everstep.launch.sweep.study import open_storage
+        from everstep.sweeps.study import open_storage
         open_storage("sqlite:///{tmp_path}/a.db")
         print(mine.disabled, logging.getLogger().handlers)
     """
@@ -242,7 +242,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, ".")
 from sweep_objectives import slow
-from everstep.launch.sweep.sweeping import sweep
+from everstep.sweeps.sweeping import sweep
 if __name__ == "__main__":
     space = {"x": {"low": 0.0, "high": 6.0}}
     sweep(slow, space, trials=int(sys.argv[1]), workers=2, sampler="random", sweep_dir="sweep")

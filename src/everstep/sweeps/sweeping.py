@@ -15,15 +15,15 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.launch.sweep import FILE, PAGE, page
-from everstep.launch.sweep.definition import Definition, require_same
-from everstep.launch.sweep.executors import LocalWorkers
-from everstep.launch.sweep.function import function_name
-from everstep.launch.sweep.parent_run import ParentRun
-from everstep.launch.sweep.space import Space, Values, create_space, is_swept
-from everstep.launch.sweep.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
-from everstep.launch.sweep.target import Check, Target, check_space, experiment_check
-from everstep.launch.sweep.worker import PROBLEM, Worker
+from everstep.sweeps import FILE, PAGE, page
+from everstep.sweeps.definition import Definition, require_same
+from everstep.sweeps.executors import LocalWorkers
+from everstep.sweeps.function import function_name
+from everstep.sweeps.parent_run import ParentRun
+from everstep.sweeps.space import Space, Values, create_space, is_swept
+from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
+from everstep.sweeps.target import Check, Target, check_space, experiment_check
+from everstep.sweeps.worker import PROBLEM, Worker
 from everstep.run import Interrupted
 
 _MAX_FAILURES = 5

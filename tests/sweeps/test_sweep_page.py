@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from everstep.launch.sweep.page import importances, write
+from everstep.sweeps.page import importances, write
 
 SPACE = {
     "task.model.units": [8, 16, 32],

@@ -11,7 +11,7 @@ import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError, UsageError
 from everstep.export.model_export import serving_format
-from everstep.launch.tuner.quick_run import Stages, dev_run, one_batch
+from everstep.fast_dev_run import Stages, dev_run, one_batch
 from loop.samples import TinyTask, tiny_params
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError
-from everstep.launch.sweep.study import CONTINUES, SweepStudy
+from everstep.sweeps.study import CONTINUES, SweepStudy
 from everstep.tracking import (
     DeliveryProgress,
     MlflowNames,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch.conftest import here  # noqa: F401
 from tests.report.conftest import browser, page  # noqa: F401
 
 HERE = Path(__file__).parent
@@ -28,7 +29,7 @@ def objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
 @pytest.fixture
 def sweep(objectives: Any, tmp_path: Path) -> Callable[..., Any]:
     """`everstep.sweep`, in the directory `sweep`."""
-    from everstep.launch.sweep.sweeping import sweep as run
+    from everstep.sweeps.sweeping import sweep as run
 
     def call(target: Any, space: Any, **settings: Any) -> Any:
         return run(target, space, **{"sweep_dir": tmp_path / "sweep", "verbose": False, **settings})

@@ -1,6 +1,6 @@
 """A worker: takes a trial, runs it in a process of its own, follows its metrics, stores its result, takes the next.
 
-`python -m everstep.launch.sweep.worker DIRECTORY` is one worker, on any machine that reaches the sweep's storage.
+`python -m everstep.sweeps.worker DIRECTORY` is one worker, on any machine that reaches the sweep's storage.
 Killed, it loses nothing: its trial resumes from the newest checkpoint, here or elsewhere.
 """
 
@@ -22,11 +22,11 @@ from everstep import redaction, report, storage
 from everstep.config import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
 from everstep.launch import ExitStatus, newest_checkpoint, record_exit_reason
-from everstep.launch.sweep import live, page
-from everstep.launch.sweep.definition import Definition
-from everstep.launch.sweep.function import call_function
-from everstep.launch.sweep.parent_run import ParentRun
-from everstep.launch.sweep.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
+from everstep.sweeps import live, page
+from everstep.sweeps.definition import Definition
+from everstep.sweeps.function import call_function
+from everstep.sweeps.parent_run import ParentRun
+from everstep.sweeps.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.log_lines import print_plain_lines
 from everstep.run import (
     PruningListener,
@@ -341,7 +341,7 @@ def _write_report(run_dir: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one worker; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m everstep.launch.sweep.worker")
+    parser = argparse.ArgumentParser(prog="python -m everstep.sweeps.worker")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--parent", type=int, help="stop when this process is no longer the parent")
     parser.add_argument(

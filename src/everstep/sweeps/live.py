@@ -8,7 +8,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.sweep.function import RESULT
+from everstep.sweeps.function import RESULT
 from everstep.run import loop_directory, read, results_file
 from everstep.tracking import SIDE_FIGURES, of_validation, read_history
 

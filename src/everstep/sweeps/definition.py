@@ -9,9 +9,9 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import Problem, UsageError, nearest, show
-from everstep.launch.sweep import FILE
-from everstep.launch.sweep.space import Space
-from everstep.launch.sweep.target import Target
+from everstep.sweeps import FILE
+from everstep.sweeps.space import Space
+from everstep.sweeps.target import Target
 
 FORMAT = 2  # 1 reported evaluations to pruners by step
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")

@@ -18,8 +18,8 @@ from everstep.config import apply_layers, dialect, get_exp_config, merge_trees, 
 from everstep.errors import UsageError, nearest
 from everstep.experiment_config import as_experiment
 from everstep.frontends.components import ProjectConfig, find_config, load_run_config
-from everstep.launch.sweep.function import RESULT
-from everstep.launch.sweep.space import Space, Values
+from everstep.sweeps.function import RESULT
+from everstep.sweeps.space import Space, Values
 from everstep.run import read, results_file
 
 TargetKind = Literal["experiment", "flow", "components", "function"]
@@ -82,7 +82,7 @@ class Target:
             return [*everstep, "flow", self.name, *self.words, "--model-dir", str(run_dir), *overrides]
         if self.kind == "components":
             return [*everstep, "run", run_dir.name, "--project-root", self.root, *self.words]
-        return [sys.executable, "-m", "everstep.launch.sweep.function", self.name, str(run_dir), *overrides]
+        return [sys.executable, "-m", "everstep.sweeps.function", self.name, str(run_dir), *overrides]
 
     def is_complete(self, run_dir: Path) -> bool:
         """Returns whether a trial has nothing left to do: its process ended before its result was stored."""

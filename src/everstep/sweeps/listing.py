@@ -9,7 +9,7 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.sweep import FILE, TABLE
+from everstep.sweeps import FILE, TABLE
 
 
 @dataclasses.dataclass(frozen=True)

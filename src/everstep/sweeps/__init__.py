@@ -12,6 +12,7 @@ live.py        the numbers of a trial
 listing.py     sweeps below a directory
 page.py        the page
 parent_run.py  a sweep on MLflow
+tuner/         short trials before a long run
 
 sweeps/NAME/
   sweep.json       what is swept: target, space, metrics; a later command with another one is refused
@@ -28,30 +29,30 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.launch.sweep import (
+    from everstep.sweeps import (
         executors,
         sweeping,
         target,
     )
-    from everstep.launch.sweep.definition import (
+    from everstep.sweeps.definition import (
         PRUNERS,
         SAMPLERS,
         Definition,
     )
-    from everstep.launch.sweep.listing import (
+    from everstep.sweeps.listing import (
         ListedSweep,
         find_sweeps,
         read_sweep,
     )
-    from everstep.launch.sweep.space import (
+    from everstep.sweeps.space import (
         Space,
         Values,
         create_space,
         is_swept,
     )
-    from everstep.launch.sweep.study import SweepStudy
-    from everstep.launch.sweep.sweeping import sweep
-    from everstep.launch.sweep.target import (
+    from everstep.sweeps.study import SweepStudy
+    from everstep.sweeps.sweeping import sweep
+    from everstep.sweeps.target import (
         Check,
         Target,
     )

@@ -26,8 +26,8 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, missing_extra
-from everstep.launch.sweep.definition import FORMAT, Definition, require_same, shown_metric
-from everstep.launch.sweep.space import Values
+from everstep.sweeps.definition import FORMAT, Definition, require_same, shown_metric
+from everstep.sweeps.space import Values
 
 STUDY = "everstep"
 """The name of the study in a storage that belongs to one sweep."""

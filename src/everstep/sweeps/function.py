@@ -1,6 +1,6 @@
 """A swept function, and the program of one trial of it.
 
-`python -m everstep.launch.sweep.function MODULE:NAME DIRECTORY KEY=VALUE…` calls it once.
+`python -m everstep.sweeps.function MODULE:NAME DIRECTORY KEY=VALUE…` calls it once.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
-"""Short trials before a long run.
+"""The largest batch that fits, and a learning rate: short trials before a long run; nothing is set.
 
-quick_run.py      one batch of everything
 batch_size.py     the largest batch that fits
 learning_rate.py  where the loss falls fastest
 trials.py         the few steps that they judge
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.launch.tuner.batch_size import (
+    from everstep.sweeps.tuner.batch_size import (
         KEY,
         Tried,
         end_with_parent,
@@ -22,17 +21,13 @@ if TYPE_CHECKING:
         search,
         try_in_subprocess,
     )
-    from everstep.launch.tuner.learning_rate import (
+    from everstep.sweeps.tuner.learning_rate import (
         RangeTest,
         draw,
         require_matplotlib,
         rounded,
     )
-    from everstep.launch.tuner.quick_run import (
-        Stages,
-        dev_run,
-    )
-    from everstep.launch.tuner.trials import (
+    from everstep.sweeps.tuner.trials import (
         range_test,
         try_size,
         with_size,
