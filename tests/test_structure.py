@@ -61,7 +61,7 @@ LINES = (
     "recipes",
     "recipes.bct recipes.hub",
     "launch",
-    "launch.submit",
+    "submit",
     "sweeps",
     "cli",
     "__main__",

@@ -1,10 +1,15 @@
-"""Entry points: modules of installed packages that register something when they are imported.
+"""Entry points: modules of installed packages, and of this one, that register something when they are imported.
 
 [project.entry-points."everstep.experiments"]
 mine = "my_package.experiments"
+
+This is also how the companions of this package (projects, sweeps, …) join the core, which imports none of them: where
+the folder of one is gone, the core trains, and says what is missing when it is asked for.
 """
 
 import importlib.metadata
+import importlib.util
+import logging
 
 SHIPPED = {
     "everstep.experiments": {
@@ -12,14 +17,53 @@ SHIPPED = {
         "bct": "everstep.recipes.bct.digits",
         "hub": "everstep.recipes.hub",
     },
-    "everstep.layouts": {"shipped": "everstep.frontends.layouts"},
+    "everstep.layouts": {"shipped": "everstep.projects.layouts"},
+    "everstep.runs": {"submit": "everstep.submit.submissions", "sweeps": "everstep.sweeps.listing"},
 }
 """This package's own by group, as `pyproject.toml` declares them: its sources may be used without being installed."""
 
+_logger = logging.getLogger(__name__)
+_loaded: set[tuple[str, str]] = set()
+
 
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
-    """Returns the entry points of a group: this package's own first, then those of installed packages."""
+    """Returns the entry points of a group: those of this package's companions first, then of installed packages."""
     shipped = SHIPPED.get(group, {})
-    own = [importlib.metadata.EntryPoint(name, value, group) for name, value in shipped.items()]
+    own = [
+        importlib.metadata.EntryPoint(name, value, group) for name, value in shipped.items() if not _is_missing(value)
+    ]
     installed = importlib.metadata.entry_points(group=group)
     return [*own, *(point for point in installed if point.value not in shipped.values())]
+
+
+def load_modules(group: str, what: str) -> None:
+    """Imports the modules that the entry points of a group name, once each; a broken one is a warning in the log.
+
+    Args:
+      group: The group.
+      what: What they register, for the warning: `experiments`.
+    """
+    for point in entry_points(group):
+        if (group, point.value) in _loaded:
+            continue
+        _loaded.add((group, point.value))
+        try:
+            point.load()
+        except Exception as error:  # a broken package must not stop this run
+            _logger.warning(
+                "%s of %r (%s) are skipped: %s: %s", what, point.name, point.value, type(error).__name__, error
+            )
+
+
+def missing_companions(group: str) -> dict[str, str]:
+    """Returns this package's own entry points of a group whose folder is not there: the package of each by its name."""
+    return {name: companion(value) for name, value in SHIPPED.get(group, {}).items() if _is_missing(value)}
+
+
+def companion(module: str) -> str:
+    """Returns the first-level package that a module is in: `everstep.sweeps` for `everstep.sweeps.listing`."""
+    return ".".join(module.partition(":")[0].split(".")[:2])
+
+
+def _is_missing(module: str) -> bool:
+    return importlib.util.find_spec(companion(module)) is None

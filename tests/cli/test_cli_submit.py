@@ -55,7 +55,7 @@ def test_dry_run(everstep: Any, project: Path) -> None:
     assert (python, module, job[0], job[2:]) == (
         sys.executable,
         "-m",
-        "everstep.launch.submit.job",
+        "everstep.submit.job",
         ["--max-restarts", "3"],
     )
     assert Path(job[1]).parent == project / "runs" / "a" / "submissions"

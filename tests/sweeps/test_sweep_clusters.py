@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.submit import slurm_cluster
-from tests.launch.submit.submit_place import Place, begin_now, until
+from tests.submit import slurm_cluster
+from tests.submit.submit_place import Place, begin_now, until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 

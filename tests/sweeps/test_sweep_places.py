@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from everstep.launch.submit.slurm import Resources
+from everstep.submit.slurm import Resources
 from everstep.sweeps import executors
 from everstep.sweeps.listing import find_sweeps, read_sweep
 from everstep.tracking.sweep_tags import SWEEP, TRIAL, sweep_tags, trial_name

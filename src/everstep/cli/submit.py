@@ -15,7 +15,7 @@ from everstep.cli.output import aligned
 from everstep.cli.run import EvalOnly
 from everstep.errors import UsageError, nearest
 from everstep.launch import ProcessCount
-from everstep.launch.submit import (
+from everstep.submit import (
     SubmitRequest,
     any_command,
     background,

@@ -19,7 +19,7 @@ from everstep.config import experiments, load_entry_points
 from everstep.errors import UsageError, nearest
 from everstep.frontends.components import find_config
 from everstep.frontends.flow import PARAMETERS, FlowProject, chain_of, compose
-from everstep.launch.submit import slurm
+from everstep.submit import slurm
 from everstep.sweeps import (
     PRUNERS,
     SAMPLERS,

@@ -17,6 +17,7 @@ checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
 averaged_checkpoint.py   several checkpoints as one
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+overview.py              every run below a directory, with its real state
 removal.py               removes runs
 exit_codes.py            how a training program ends
 """
@@ -83,6 +84,17 @@ if TYPE_CHECKING:
         RunLock,
         is_held,
         last_beat,
+    )
+    from everstep.run.overview import (
+        Overview,
+        RunGroup,
+        find_run_groups,
+        listable,
+        newest_job,
+        overview,
+        read_run_group,
+        register_jobs,
+        register_run_groups,
     )
     from everstep.run.parent_process import (
         ENDED,

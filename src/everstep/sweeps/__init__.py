@@ -39,11 +39,6 @@ if TYPE_CHECKING:
         SAMPLERS,
         Definition,
     )
-    from everstep.sweeps.listing import (
-        ListedSweep,
-        find_sweeps,
-        read_sweep,
-    )
     from everstep.sweeps.space import (
         Space,
         Values,

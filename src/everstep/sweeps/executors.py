@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit import ray, slurm
+from everstep.submit import ray, slurm
 
 EXECUTORS = ("local", "ray", "slurm")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.run import register_run_groups
 from everstep.sweeps import FILE, TABLE
 
 
@@ -61,3 +62,6 @@ def read_sweep(directory: Path) -> ListedSweep | None:
         if table and table["trials"] is not None:
             return ListedSweep(directory, table)
     return None
+
+
+register_run_groups(read_sweep, find_sweeps)  # `everstep runs` lists sweeps, and compares their best trials

@@ -46,7 +46,7 @@ class SubmitRequest:
           max_restarts: The maximum number of restarts.
           *options: Further options of `job.py`.
         """
-        job = [sys.executable, "-m", "everstep.launch.submit.job", str(snapshot)]
+        job = [sys.executable, "-m", "everstep.submit.job", str(snapshot)]
         return [*job, "--max-restarts", str(max_restarts), *options, "--", *self.command]
 
     def log_file(self, job: object) -> Path:

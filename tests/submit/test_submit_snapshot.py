@@ -13,8 +13,8 @@ import yaml
 
 from everstep.errors import UsageError
 from everstep.frontends.components.run_folder import open_run
-from everstep.launch.submit import snapshot
-from everstep.launch.submit.request import any_command, project_run
+from everstep.submit import snapshot
+from everstep.submit.request import any_command, project_run
 from everstep.run.environments import code_version
 from everstep.run.parent_process import SUBMISSION
 

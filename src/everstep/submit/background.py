@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError
-from everstep.launch.submit.request import SubmitRequest
+from everstep.submit.request import SubmitRequest
 from everstep.run import STARTED
 
 _SECONDS_TO_START = 60.0

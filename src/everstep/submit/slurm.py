@@ -16,7 +16,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit.request import SubmitRequest
+from everstep.submit.request import SubmitRequest
 
 SECONDS_TO_SAVE = 120
 """How long before the end of its time a job is told to save."""

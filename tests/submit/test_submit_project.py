@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from submit_place import Place, until
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "frontends" / "components"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "projects" / "components"))
 from components_project import write_data, write_run, write_source
 
 pytestmark = [pytest.mark.full, pytest.mark.backend, pytest.mark.timeout(900)]

@@ -25,7 +25,7 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
-from everstep.launch.submit.request import SubmitRequest
+from everstep.submit.request import SubmitRequest
 from everstep.run import RECORD, SUBMISSIONS, code_version
 
 _MAX_SOURCE_BYTES = 64 * 2**20

@@ -1,4 +1,4 @@
-"""The program that an executor runs: `python -m everstep.launch.submit.job SNAPSHOT --max-restarts N -- COMMAND`.
+"""The program that an executor runs: `python -m everstep.submit.job SNAPSHOT --max-restarts N -- COMMAND`.
 
 Its other options but --log are those of `everstep launch`, as which it runs the command.
 
@@ -21,7 +21,7 @@ from typing import Any
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch import newest_checkpoint
-from everstep.launch.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
+from everstep.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 from everstep.log_lines import print_plain_lines
 from everstep.run import (
     ENDED,
@@ -41,7 +41,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one job; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m everstep.launch.submit.job")
+    parser = argparse.ArgumentParser(prog="python -m everstep.submit.job")
     parser.add_argument("snapshot")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--log", default="", help="Write to log-<pid>.out and .err in this folder.")

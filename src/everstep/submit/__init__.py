@@ -8,7 +8,6 @@ slurm.py         Slurm
 ray.py           Ray
 kubernetes.py    a manifest for Kubernetes
 submissions.py   the state of submitted runs
-job_overview.py  every run below a directory, with its real state
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.launch.submit import (
+    from everstep.submit import (
         background,
         kubernetes,
         ray,
@@ -24,16 +23,10 @@ if TYPE_CHECKING:
         snapshot,
         submissions,
     )
-    from everstep.launch.submit.job_overview import (
-        Overview,
-        listable,
-        overview,
-    )
-    from everstep.launch.submit.request import (
+    from everstep.submit.request import (
         SubmitRequest,
         any_command,
         project_run,
     )
-    from everstep.launch.submit.submissions import newest
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

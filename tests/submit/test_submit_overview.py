@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launch.submit.job_overview import Overview
-from everstep.launch.submit.submissions import Submission
+from everstep.run.overview import Overview
+from everstep.submit.submissions import Submission
 from everstep.run.record import Run, read
 
 JOB = {"executor": "background", "job": 4711}

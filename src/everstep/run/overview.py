@@ -1,24 +1,117 @@
-"""Every run below a directory, with its real state: from its record, its lock, and the queue of its job."""
+"""Every run below a directory, with its real state: from its record, its lock, and the queue of its job.
+
+What submits runs, and what starts many of them together, registers how its jobs and its groups are read, in a module
+that an entry point names:
+
+    [project.entry-points."everstep.runs"]
+    mine = "my_package.runs"
+"""
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from everstep.launch.submit.submissions import Queues, Submission, find
-from everstep.run import (
-    Record,
-    damage,
-    export_record,
-    find_runs,
-    is_held,
-    last_beat,
-    loop_directories,
-    results_file,
-    run_folder,
-    seconds,
-)
+from everstep.entry_points import load_modules
+from everstep.run.kept_work import seconds
+from everstep.run.layout_registry import export_record, loop_directories, results_file, run_folder
+from everstep.run.lock import is_held, last_beat
+from everstep.run.record import Record, damage, find_runs
+
+ENTRY_POINTS = "everstep.runs"
+"""The group of the entry points."""
+
+
+class Job(Protocol):
+    """The newest job of a run that was submitted."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder."""
+
+    @property
+    def folder(self) -> Path:
+        """What was submitted: copies of its files."""
+
+    @property
+    def state(self) -> str:
+        """`queued`: nothing has run yet, or it will run again; `active`; `ended`; `killed`: no end is recorded."""
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None if it is unknown."""
+
+    @property
+    def times(self) -> Sequence[str]:
+        """When it was submitted, and when it began and ended, as far as it has."""
+
+    @property
+    def job(self) -> str:
+        """Its name to people: `slurm 123`."""
+
+    @property
+    def stop_command(self) -> str:
+        """The command that ends it."""
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Returns it for programs."""
+
+
+class RunGroup(Protocol):
+    """Runs that were started together, such as the trials of a sweep."""
+
+    @property
+    def directory(self) -> Path:
+        """Its directory."""
+
+    @property
+    def places(self) -> Mapping[Path, int]:
+        """The directories of its runs, with their numbers."""
+
+    def best(self, count: int) -> list[Path]:
+        """Returns the directories of the best runs."""
+
+    def line(self) -> str:
+        """Returns it on one line."""
+
+
+_job_readers: list[tuple[Callable[[Path], Job | None], Callable[[Path], Iterable[Job]]]] = []
+_group_readers: list[tuple[Callable[[Path], RunGroup | None], Callable[[Path], Iterable[RunGroup]]]] = []
+
+
+def register_jobs(newest: Callable[[Path], Job | None], find: Callable[[Path], Iterable[Job]]) -> None:
+    """Adds a kind of jobs: how the newest job of a run is read, and those of every run below a directory."""
+    _job_readers.append((newest, find))
+
+
+def register_run_groups(
+    read: Callable[[Path], RunGroup | None], find: Callable[[Path], Iterable[RunGroup]]
+) -> None:
+    """Adds a kind of groups: how the one in a directory is read, and those below a directory."""
+    _group_readers.append((read, find))
+
+
+def _load_readers() -> None:
+    load_modules(ENTRY_POINTS, "jobs and groups of runs")
+
+
+def newest_job(run_dir: Path) -> Job | None:
+    """Returns the newest job of a run; None if it was never submitted."""
+    _load_readers()
+    return next((job for newest, _ in _job_readers if (job := newest(run_dir)) is not None), None)
+
+
+def find_run_groups(root: Path) -> list[RunGroup]:
+    """Returns the groups of runs at or below a directory."""
+    _load_readers()
+    return [group for _, find in _group_readers for group in find(root)]
+
+
+def read_run_group(directory: Path) -> RunGroup | None:
+    """Returns the group of runs in a directory; None if there is none."""
+    _load_readers()
+    return next((group for read, _ in _group_readers if (group := read(directory)) is not None), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +121,12 @@ class Overview:
     Attributes:
       directory: Its directory; of a project's run, its folder in `runs/`.
       record: Its `run.json`; None if it has not begun.
-      submission: Its newest submission; None if it was never submitted.
+      submission: Its newest job; None if it was never submitted.
     """
 
     directory: Path
     record: Record | None
-    submission: Submission | None
+    submission: Job | None
 
     @property
     def state(self) -> str:
@@ -143,7 +236,7 @@ class Overview:
             "steps_done": self.step,
             "seconds_left": self.seconds_left,
             "last_sign": self.last_sign,
-            "submission": None if self.submission is None else _submission_dict(self.submission),
+            "submission": None if self.submission is None else self.submission.as_dict(),
         }
 
     @property
@@ -154,21 +247,10 @@ class Overview:
 
 def overview(root: Path) -> list[Overview]:
     """Returns every run at or below `root`, sorted by path, including submitted ones that have not begun."""
-    submitted = {one.run_dir: one for one in find(root, Queues())}
+    _load_readers()
+    submitted = {job.run_dir: job for _, find in _job_readers for job in find(root)}
     records = {run_folder(path): listable(record) for path, record in find_runs(root)}
     return [Overview(path, records.get(path), submitted.get(path)) for path in sorted({*records, *submitted})]
-
-
-def _submission_dict(submission: Submission) -> Mapping[str, Any]:
-    record = submission.record
-    return {
-        "id": record.get("id"),
-        "executor": submission.executor,
-        "job": record.get("job"),
-        "submitted": record.get("submitted"),
-        "state": submission.state,
-        "code": submission.code,
-    }
 
 
 def listable(record: Record) -> Record:

@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 from everstep.errors import UsageError
-from everstep.launch.submit import ray
-from everstep.launch.submit.submissions import Queues, newest, require_not_submitted
+from everstep.submit import ray
+from everstep.submit.submissions import Queues, newest, require_not_submitted
 
 JOB = "my project_a-20300101-000000-abcd"
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.launch.submit import ray, slurm
-from everstep.launch.submit.snapshot import recorded_executor
-from everstep.run import ENDED, RECORD, STARTED, SUBMISSIONS, is_held
+from everstep.submit import ray, slurm
+from everstep.submit.snapshot import recorded_executor
+from everstep.run import ENDED, RECORD, STARTED, SUBMISSIONS, is_held, register_jobs
 
 State = Literal["queued", "active", "ended", "killed"]
 """Queued: nothing has run yet, or it will run again. Killed: it ended without recording how."""
@@ -57,6 +57,18 @@ class Submission:
         """The command that ends the job."""
         return _STOP_COMMANDS.get(self.executor, "?").format(job=self.record["job"])
 
+    def as_dict(self) -> Mapping[str, Any]:
+        """Returns the submission for programs."""
+        record = self.record
+        return {
+            "id": record.get("id"),
+            "executor": self.executor,
+            "job": record.get("job"),
+            "submitted": record.get("submitted"),
+            "state": self.state,
+            "code": self.code,
+        }
+
 
 class Queues:
     """The executors' queues. Each is read only if a submission is in it; one that does not answer is read only once."""
@@ -100,8 +112,9 @@ def newest(run_dir: Path, queues: Queues | None = None) -> Submission | None:
     return _read(folders[-1].parent, queues or Queues()) if folders else None
 
 
-def find(root: Path, queues: Queues) -> Iterator[Submission]:
+def find(root: Path) -> Iterator[Submission]:
     """Yields the newest submission of every run at or below `root`."""
+    queues = Queues()
     for directory, names, _ in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if SUBMISSIONS in names and (found := newest(Path(directory), queues)) is not None:
@@ -154,3 +167,6 @@ def _json(path: Path) -> dict[str, Any]:
     with contextlib.suppress(UsageError, TypeError, ValueError):
         return dict(storage.read_json(path))
     return {}
+
+
+register_jobs(newest, find)  # `everstep runs` shows the state of a run's job

@@ -20,7 +20,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.errors import UsageError, missing_extra
-from everstep.launch.submit.request import SubmitRequest
+from everstep.submit.request import SubmitRequest
 
 logger = logging.getLogger(__name__)
 

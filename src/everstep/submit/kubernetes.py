@@ -14,7 +14,7 @@ import yaml
 
 from everstep import gang, redaction
 from everstep.errors import UsageError
-from everstep.launch.submit.slurm import SECONDS_TO_SAVE, Resources
+from everstep.submit.slurm import SECONDS_TO_SAVE, Resources
 
 _PORT = 8476
 _JOB, _CONTAINER, _VOLUME = "gang", "train", "runs"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from submit_place import Place, until
 
-from everstep.launch.submit import ray as executor
-from everstep.launch.submit.submissions import newest
+from everstep.submit import ray as executor
+from everstep.submit.submissions import newest
 
 has_ray = importlib.util.find_spec("ray") is not None
 

@@ -80,7 +80,7 @@ def test_the_job_file_of_a_projects_run(cluster: Place, project: Path, with_data
     (snapshot,) = (run / "submissions").iterdir()
     ending = f" --data-dir '{project}/data'" if with_data else ""
     assert command(text) == (
-        f"exec {sys.executable} -m everstep.launch.submit.job '{snapshot}' --max-restarts 10 -- "
+        f"exec {sys.executable} -m everstep.submit.job '{snapshot}' --max-restarts 10 -- "
         f"{sys.executable} -m everstep run first --project-root '{project}'{ending}"
     )
     assert (snapshot / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
