@@ -32,8 +32,9 @@ PACKAGE = ROOT / "src" / "everstep"
 # folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
     "redaction startup_messages keras_internals entry_points",
-    "doors log_lines",
+    "log_lines",
     "errors",
+    "doors",
     "types",
     "storage gang",
     "checkpoint",
@@ -53,18 +54,21 @@ LINES = (
     "report trained",
     "experiment_config",
     "experiment",
+    "fast_dev_run",
     "frontends",
-    "frontends.catalog",
-    "frontends.fit frontends.training frontends.components",
-    "frontends.flow",
-    "reproduce",
-    "recipes",
-    "recipes.bct recipes.hub",
-    "launch",
-    "submit",
-    "sweeps",
+    "frontends.fit reproduce launch",
     "cli",
     "__main__",
+    "projects",
+    "projects.catalog",
+    "projects.training projects.components",
+    "projects.flow",
+    "recipes",
+    "recipes.bct recipes.hub",
+    "submit",
+    "sweeps sweeps.tuner",
+    "sweeps.commands",
+    "projects.commands",
     "testing",
     "actions bct catalog components flow multitask optim training",
 )
@@ -77,11 +81,14 @@ MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "trained"}
 MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environments"}
 
 # A project may allow pickles in its own pyproject.toml; these modules check that before they load anything.
-MAY_LOAD_PICKLES = {"everstep.frontends.components.generic_trainer", "everstep.frontends.catalog.pickles"}
+MAY_LOAD_PICKLES = {"everstep.projects.components.generic_trainer", "everstep.projects.catalog.pickles"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
+# Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
+MAY_IMPORT_LATE = {"cli", "frontends", "projects", "recipes", "submit", "sweeps", "model_garden"}
+
 # Each of these folders holds several rooms.
-FLOORS = {"frontends", "launch", "recipes"}
+FLOORS = {"frontends", "projects", "recipes"}
 
 # The first selects the backend; the second registers a task, and needs its configuration for that.
 LOADING_DOORS = {"everstep", "everstep.task.multitask"}
@@ -239,14 +246,13 @@ def test_own_modules_are_imported_at_the_top():
     inside = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
-        # Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
-        if part(module).partition(".")[0] not in ("cli", "frontends", "recipes")
+        if part(module).partition(".")[0] not in MAY_IMPORT_LATE
         for function in nodes(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in nodes(function)
         if isinstance(node, ast.Import | ast.ImportFrom) and own_imports(node)
     ]
-    assert not inside, f"only cli, frontends and recipes import own modules inside functions: {inside}"
+    assert not inside, f"only {sorted(MAY_IMPORT_LATE)} import own modules inside functions: {inside}"
 
 
 def test_rooms_are_entered_by_their_doors():
@@ -265,7 +271,7 @@ def test_rooms_are_entered_by_their_doors():
 
 def test_doors_list_what_others_use():
     """Other rooms, tests, pages, examples, tools. A door that lists more is wider than it needs to be."""
-    used = {name for module, tree in modules().items() if module not in packages() for name in own_names(tree)}
+    used = {name for module, tree in modules().items() if module not in doors() for name in own_names(tree)}
     used |= {name for door in doors() for name in own_names(modules()[door]) if room(name) != room(door)}
     folders = [ROOT / folder for folder in ("docs", "examples", "benchmarks", "tools", "tests")]
     paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in (".py", ".md")]
@@ -305,7 +311,7 @@ def test_the_table_of_rooms(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = {room.name: (len(room.names), len(room.modules)) for room in rooms(tmp_path)}
-    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "launch.sweep": (0, 0)}
+    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "sweeps": (0, 0)}
 
 
 def test_shipped_entry_points_are_those_of_the_installation():
@@ -330,13 +336,13 @@ def test_lower_layers_name_no_files_of_entry_points():
     named = [
         f"{module}:{node.lineno} {node.value!r}"
         for module, tree in modules().items()
-        if module != "everstep" and LEVEL[part(module)] < LEVEL["frontends"]
+        if module != "everstep" and LEVEL[part(module)] < LEVEL["projects"]
         for parent in nodes(tree)
         for node in ast.iter_child_nodes(parent)
         if isinstance(node, ast.Constant)
         and node.value in files - (set() if isinstance(parent, ast.BinOp) else {"logs", "exported"})
     ]
-    assert not named, f"they belong into frontends/layouts.py, and are found by everstep.run.layout_registry: {named}"
+    assert not named, f"they belong into projects/layouts.py, and are found by everstep.run.layout_registry: {named}"
 
 
 def test_files_are_named_by_topic():

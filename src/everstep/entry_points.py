@@ -13,9 +13,21 @@ import logging
 
 SHIPPED = {
     "everstep.experiments": {
-        "zoo": "everstep.recipes",
+        "zoo": "everstep.recipes.zoo",
         "bct": "everstep.recipes.bct.digits",
         "hub": "everstep.recipes.hub",
+    },
+    "everstep.commands": {
+        "check": "everstep.projects.commands:CHECK",
+        "run": "everstep.projects.commands:RUN",
+        "flow": "everstep.projects.commands:FLOW",
+        "catalog": "everstep.projects.commands:CATALOG",
+        "new": "everstep.projects.commands:NEW",
+        "sweep": "everstep.sweeps.commands:SWEEP",
+        "submit": "everstep.submit.commands:SUBMIT",
+        "tune": "everstep.sweeps.commands:TUNE",
+        "ui": "everstep.projects.commands:UI",
+        "bct": "everstep.recipes.bct.commands:BCT",
     },
     "everstep.layouts": {"shipped": "everstep.projects.layouts"},
     "everstep.runs": {"submit": "everstep.submit.submissions", "sweeps": "everstep.sweeps.listing"},
@@ -30,7 +42,7 @@ def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
     """Returns the entry points of a group: those of this package's companions first, then of installed packages."""
     shipped = SHIPPED.get(group, {})
     own = [
-        importlib.metadata.EntryPoint(name, value, group) for name, value in shipped.items() if not _is_missing(value)
+        importlib.metadata.EntryPoint(name, value, group) for name, value in shipped.items() if not is_missing(value)
     ]
     installed = importlib.metadata.entry_points(group=group)
     return [*own, *(point for point in installed if point.value not in shipped.values())]
@@ -57,7 +69,7 @@ def load_modules(group: str, what: str) -> None:
 
 def missing_companions(group: str) -> dict[str, str]:
     """Returns this package's own entry points of a group whose folder is not there: the package of each by its name."""
-    return {name: companion(value) for name, value in SHIPPED.get(group, {}).items() if _is_missing(value)}
+    return {name: companion(value) for name, value in SHIPPED.get(group, {}).items() if is_missing(value)}
 
 
 def companion(module: str) -> str:
@@ -65,5 +77,6 @@ def companion(module: str) -> str:
     return ".".join(module.partition(":")[0].split(".")[:2])
 
 
-def _is_missing(module: str) -> bool:
+def is_missing(module: str) -> bool:
+    """Returns whether the first-level package that a module is in is not there."""
     return importlib.util.find_spec(companion(module)) is None

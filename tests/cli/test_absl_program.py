@@ -10,7 +10,7 @@ import everstep as es
 from everstep.cli import absl_program
 from everstep.cli.absl_flags import DECLINED
 from everstep.cli.options import ExperimentRequest
-from everstep.cli.resolve import resolve
+from everstep.cli.resolving import resolve
 from everstep.config import dialect
 from everstep.errors import UsageError
 

@@ -9,9 +9,9 @@ import pytest
 
 from everstep.bct import with_classifier
 from everstep.checkpoint.remote import publish
-from everstep.cli.bct import evaluate
 from everstep.cli.main import main
 from everstep.errors import UsageError
+from everstep.recipes.bct.commands.bct import evaluate
 
 
 @pytest.fixture(scope="module")

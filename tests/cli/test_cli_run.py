@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "frontends" / "components"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "projects" / "components"))
 from components_project import MODELS, write_data, write_run, write_source
 from tests.children import forked
 
@@ -52,7 +52,7 @@ def done(project: Path) -> tuple[int, str, str]:
     return everstep(project, "run", "--run_name=a", f"--backend={BACKEND}", "--data_dir=datasets/mnist")
 
 
-@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
+@pytest.mark.full  # daily in process: tests/projects/components, tests/examples
 @pytest.mark.backend
 def test_a_run_prints_means_and_files(project: Path, done: tuple[int, str, str]) -> None:
     code, out, err = done
@@ -77,8 +77,8 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     monkeypatch.chdir(project)
 
     def call(*words: str) -> tuple[int, str, str]:
-        from everstep.frontends.components import orchestrator
-        from everstep.frontends.project_tracking import Tracking
+        from everstep.projects.components import orchestrator
+        from everstep.projects.project_tracking import Tracking
 
         monkeypatch.setattr(orchestrator, "create_tracking", lambda *_: Tracking())
         return (main(words), *capsys.readouterr())
@@ -86,7 +86,7 @@ def here(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return call
 
 
-@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
+@pytest.mark.full  # daily in process: tests/projects/components, tests/examples
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_finished_run_is_only_evaluated_again(project: Path, done: tuple[int, str, str], here: Any) -> None:
     before = json.loads((project / "runs/a/run.json").read_text())
@@ -102,7 +102,7 @@ def test_a_finished_run_is_only_evaluated_again(project: Path, done: tuple[int, 
     assert json.loads((project / "runs/a/run.json").read_text()) == before, "nothing was trained"
 
 
-@pytest.mark.full  # daily in process: tests/frontends/components, tests/examples
+@pytest.mark.full  # daily in process: tests/projects/components, tests/examples
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_evaluation_alone(project: Path, done: tuple[int, str, str], here: Any) -> None:
     report = project / "runs/a/eval_report.csv"

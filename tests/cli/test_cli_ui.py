@@ -11,7 +11,7 @@ import pytest
 from tests.servers.proxy import free_port
 
 from everstep.cli import ui
-from everstep.frontends.project_tracking import tracking_uri
+from everstep.projects.project_tracking import tracking_uri
 from everstep.tracking.mlflow import create_database, default_uri
 
 

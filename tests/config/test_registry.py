@@ -54,7 +54,7 @@ class Points:
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(registry, "_experiments", {})
-    monkeypatch.setattr(registry, "_loaded", set())
+    monkeypatch.setattr(entry_points, "_loaded", set())
     monkeypatch.setattr(importlib.metadata, "entry_points", Points())
     monkeypatch.setattr(entry_points, "SHIPPED", {})  # else they register here, and are missing in later tests
 

@@ -17,12 +17,12 @@ import pytest
 import everstep
 from everstep.errors import Problem
 from everstep.frontends import compiled
-from everstep.frontends.components import keras_trainer
-from everstep.frontends.components.config import ProjectConfig
 from everstep.frontends.fit import fitting
-from everstep.frontends.flow import settings
-from everstep.frontends.flow import training as flow
-from everstep.frontends.training import training
+from everstep.projects.components import keras_trainer
+from everstep.projects.components.config import ProjectConfig
+from everstep.projects.flow import settings
+from everstep.projects.flow import training as flow
+from everstep.projects.training import training
 
 PACKAGE = Path(everstep.__file__).parent
 SECTION_KEY = re.compile(r"(?<![\w./{])(?:trainer|task|runtime)\.[a-z]\w*(?![\w(])")
@@ -30,7 +30,7 @@ SHOWN = {"UsageError", "TrainingError", "DivergedError", "BadDataError", "Proble
 PRINTED = {"debug", "info", "warning", "error", "say", "_say"}
 
 SET_IN_CONFIGURATIONS = {
-    "cli/resolve.py": "an example of an override",
+    "cli/resolving.py": "an example of an override",
     "config/overrides.py": "an example of an override",
     "engine/sharding.py": "a mesh is set in configurations",
     "experiment.py": "epochs are converted, and schedules of learning rates set, in configurations",
@@ -172,7 +172,7 @@ def advice():
 
 COMPUTED = {
     "errors.py": "passes mentions on",
-    "frontends/components/building.py": "passes mentions on",
+    "projects/components/building.py": "passes mentions on",
     "run/resume_checks.py": "the keys are those that allow_change takes",
 }
 """Files whose mentions are not literals, with the reason."""

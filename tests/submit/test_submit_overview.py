@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.run.overview import Overview
-from everstep.submit.submissions import Submission
+from everstep.run.listing import Overview
 from everstep.run.record import Run, read
+from everstep.submit.submissions import Submission
 
 JOB = {"executor": "background", "job": 4711}
 EARLIER, LATER = "2020-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from everstep.errors import UsageError
-from everstep.frontends.components.run_folder import open_run
-from everstep.submit import snapshot
-from everstep.submit.request import any_command, project_run
+from everstep.projects.components.run_folder import open_run
 from everstep.run.environments import code_version
 from everstep.run.parent_process import SUBMISSION
+from everstep.submit import snapshot
+from everstep.submit.request import any_command, project_run
 
 CONFIG = {
     "src_code_path": "src",

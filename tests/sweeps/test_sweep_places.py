@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from everstep.submit.slurm import Resources
-from everstep.sweeps import executors
+from everstep.sweeps import clusters, executors
 from everstep.sweeps.listing import find_sweeps, read_sweep
 from everstep.tracking.sweep_tags import SWEEP, TRIAL, sweep_tags, trial_name
 
 
 def test_workers_on_slurm_are_an_array(tmp_path):
-    text = executors.slurm_text(tmp_path / "my sweep", 4, ["trainer.train_steps=9"], Resources("v100", 1.5, 1024, 2))
+    text = clusters.slurm_text(tmp_path / "my sweep", 4, ["trainer.train_steps=9"], Resources("v100", 1.5, 1024, 2))
     lines = text.splitlines()
     assert "#SBATCH --array=0-3" in lines
     assert "#SBATCH --job-name=my_sweep" in lines
@@ -41,10 +41,10 @@ def test_workers_on_ray_are_jobs(tmp_path, monkeypatch):
             jobs.append(job)
             return job["submission_id"]
 
-    monkeypatch.setattr(executors.ray, "connect", lambda address: Client())
-    monkeypatch.setattr(executors.ray, "has_gpus", lambda address: True)
+    monkeypatch.setattr(clusters.ray, "connect", lambda address: Client())
+    monkeypatch.setattr(clusters.ray, "has_gpus", lambda address: True)
     for kind in ("any", "none"):
-        names = executors.submit_ray(tmp_path / "sweep", 2, [], "http://127.0.0.1:8265", Resources(kind, n_cpu=3))
+        names = clusters.submit_ray(tmp_path / "sweep", 2, [], "http://127.0.0.1:8265", Resources(kind, n_cpu=3))
         assert len(set(names)) == 2
     assert all("everstep.sweeps.worker" in job["entrypoint"] for job in jobs)
     assert [job["entrypoint_num_cpus"] for job in jobs] == [3.0] * 4

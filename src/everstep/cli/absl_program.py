@@ -25,7 +25,7 @@ from absl import app, flags
 from everstep import redaction, storage
 from everstep.cli.absl_flags import DECLINED
 from everstep.cli.options import ExperimentRequest
-from everstep.cli.resolve import resolve
+from everstep.cli.resolving import resolve
 from everstep.config import Config, dialect
 from everstep.config.gin import operative_config
 from everstep.errors import UsageError

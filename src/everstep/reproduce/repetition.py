@@ -24,9 +24,8 @@ from typing import Any
 from everstep import storage
 from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.frontends import COMPONENTS, FLOW
 from everstep.reproduce.evidence import Evidence, stored_config
-from everstep.run import export_config, git, last_beat, loop_directory, with_settings
+from everstep.run import export_config, git, last_beat, layout_named, loop_directory, with_settings
 from everstep.tracking import SERVERS
 
 _NEVER = (".*", "__pycache__")
@@ -140,7 +139,7 @@ def _mode(original: Evidence) -> str:
 
 def _flow(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
     """Copies the project, to whose files the run would write, with the configuration of the run."""
-    stored = run / FLOW.settings
+    stored = run / layout_named("flow").settings
     settings = stored_config(stored if stored.is_file() else run / "config.yaml")
     if not {"task", "parameters", "catalog", "optimizer"} <= settings.keys():
         raise NotRepeatable("its configuration is missing", key=str(stored))
@@ -181,7 +180,7 @@ def _component(run: Path, original: Evidence, into: Path, code: Path) -> Repetit
     folder.mkdir(parents=True)
     storage.write_text(folder / "config.yaml", dialect.dump(config))
     words = ["run", name, f"--project-root={into}", f"--backend={original.record['backend']}"]
-    return Repetition(words, into, folder / COMPONENTS.training, {})
+    return Repetition(words, into, folder / layout_named("components").training, {})
 
 
 def _component_config(run: Path) -> Path:

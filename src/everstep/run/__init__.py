@@ -17,7 +17,7 @@ checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
 averaged_checkpoint.py   several checkpoints as one
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
-overview.py              every run below a directory, with its real state
+listing.py               every run below a directory, with its real state
 removal.py               removes runs
 exit_codes.py            how a training program ends
 """
@@ -73,19 +73,14 @@ if TYPE_CHECKING:
         RunLayout,
         export_config,
         export_record,
+        layout_named,
         layouts,
         loop_directories,
         loop_directory,
         register_layout,
         results_file,
-        run_folder,
     )
-    from everstep.run.lock import (
-        RunLock,
-        is_held,
-        last_beat,
-    )
-    from everstep.run.overview import (
+    from everstep.run.listing import (
         Overview,
         RunGroup,
         find_run_groups,
@@ -95,6 +90,11 @@ if TYPE_CHECKING:
         read_run_group,
         register_jobs,
         register_run_groups,
+    )
+    from everstep.run.lock import (
+        RunLock,
+        is_held,
+        last_beat,
     )
     from everstep.run.parent_process import (
         ENDED,

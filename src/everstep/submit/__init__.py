@@ -8,6 +8,7 @@ slurm.py         Slurm
 ray.py           Ray
 kubernetes.py    a manifest for Kubernetes
 submissions.py   the state of submitted runs
+commands/        `everstep submit`
 """
 
 from typing import TYPE_CHECKING

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError
-from everstep.submit.request import SubmitRequest
 from everstep.run import STARTED
+from everstep.submit.request import SubmitRequest
 
 _SECONDS_TO_START = 60.0
 

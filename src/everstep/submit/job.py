@@ -21,7 +21,6 @@ from typing import Any
 from everstep import storage
 from everstep.errors import UsageError
 from everstep.launch import newest_checkpoint
-from everstep.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 from everstep.log_lines import print_plain_lines
 from everstep.run import (
     ENDED,
@@ -34,6 +33,7 @@ from everstep.run import (
     loop_directories,
     results_file,
 )
+from everstep.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 
 _STOPPED = 128 + signal.SIGTERM
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

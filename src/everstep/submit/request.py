@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import UsageError
-from everstep.frontends.components import find_config, open_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +67,8 @@ def project_run(
     Raises:
       UsageError: The run or the data does not exist, or the config file cannot be used.
     """
+    from everstep.projects.components import find_config, open_run
+
     root = Path(project_root).expanduser().resolve()
     if not root.is_dir():
         raise UsageError("is not a folder", key="--project-root", received=project_root)

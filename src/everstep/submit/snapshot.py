@@ -25,8 +25,8 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
-from everstep.submit.request import SubmitRequest
 from everstep.run import RECORD, SUBMISSIONS, code_version
+from everstep.submit.request import SubmitRequest
 
 _MAX_SOURCE_BYTES = 64 * 2**20
 _MAX_SOURCE_FILES = 10_000

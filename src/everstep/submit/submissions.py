@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.run import ENDED, RECORD, STARTED, SUBMISSIONS, is_held, register_jobs
 from everstep.submit import ray, slurm
 from everstep.submit.snapshot import recorded_executor
-from everstep.run import ENDED, RECORD, STARTED, SUBMISSIONS, is_held, register_jobs
 
 State = Literal["queued", "active", "ended", "killed"]
 """Queued: nothing has run yet, or it will run again. Killed: it ended without recording how."""

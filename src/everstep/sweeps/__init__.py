@@ -7,12 +7,14 @@ target.py      how a run with them is started
 study.py       which values come next (Optuna)
 worker.py      runs one trial after the other
 executors.py   where workers run
+clusters.py    workers on Ray and Slurm
 function.py    a swept function, and one trial of it
 live.py        the numbers of a trial
 listing.py     sweeps below a directory
 page.py        the page
 parent_run.py  a sweep on MLflow
 tuner/         short trials before a long run
+commands/      `everstep sweep` and `everstep tune`
 
 sweeps/NAME/
   sweep.json       what is swept: target, space, metrics; a later command with another one is refused
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         sweeping,
         target,
     )
+    from everstep.sweeps.commands.sweep import sweep_flow
     from everstep.sweeps.definition import (
         PRUNERS,
         SAMPLERS,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.sweeps.function import RESULT
 from everstep.run import loop_directory, read, results_file
+from everstep.sweeps.function import RESULT
 from everstep.tracking import SIDE_FIGURES, of_validation, read_history
 
 USUAL = ("validation_loss", "val_loss", "test loss", "loss", "training_loss")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
+from everstep.report import as_json, page_file, policy
 from everstep.sweeps import PAGE, TABLE
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, value_of
-from everstep.report import as_json, page_file, policy
 
 _SHARED = ("dom.js", "format.js", "charts.js")  # of the report
 _RELOAD_SECONDS = 5

@@ -15,6 +15,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
+from everstep.run import Interrupted
 from everstep.sweeps import FILE, PAGE, page
 from everstep.sweeps.definition import Definition, require_same
 from everstep.sweeps.executors import LocalWorkers
@@ -24,7 +25,6 @@ from everstep.sweeps.space import Space, Values, create_space, is_swept
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.sweeps.target import Check, Target, check_space, experiment_check
 from everstep.sweeps.worker import PROBLEM, Worker
-from everstep.run import Interrupted
 
 _MAX_FAILURES = 5
 _PAGE_SECONDS = 3.0

@@ -17,10 +17,9 @@ from everstep import storage
 from everstep.config import apply_layers, dialect, get_exp_config, merge_trees, nested, override_layers, validate, walk
 from everstep.errors import UsageError, nearest
 from everstep.experiment_config import as_experiment
-from everstep.frontends.components import ProjectConfig, find_config, load_run_config
+from everstep.run import read, results_file
 from everstep.sweeps.function import RESULT
 from everstep.sweeps.space import Space, Values
-from everstep.run import read, results_file
 
 TargetKind = Literal["experiment", "flow", "components", "function"]
 Check = Callable[[Values], None]
@@ -170,6 +169,8 @@ def component_config(root: str | Path, name: str, values: Mapping[str, Any]) -> 
     Raises:
       UsageError: There is no such run, or its config file has no such key.
     """
+    from everstep.projects.components import ProjectConfig, find_config
+
     tree = dialect.load(find_config(Path(root) / "runs" / name).read_text("utf-8")) or {}
     known = {**ProjectConfig().as_dict(), **tree}
     keys = {key for key, _ in walk(known)} | {*known, *_LISTS}
@@ -182,6 +183,8 @@ def component_config(root: str | Path, name: str, values: Mapping[str, Any]) -> 
 
 def component_check(root: str | Path, name: str, space: Space) -> Check:
     """Returns the check of a run of components: its config file with other values."""
+
+    from everstep.projects.components import load_run_config
 
     def check(values: Values) -> None:
         tree = component_config(root, name, {**space.fixed, **values})

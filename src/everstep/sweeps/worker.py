@@ -22,11 +22,6 @@ from everstep import redaction, report, storage
 from everstep.config import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
 from everstep.launch import ExitStatus, newest_checkpoint, record_exit_reason
-from everstep.sweeps import live, page
-from everstep.sweeps.definition import Definition
-from everstep.sweeps.function import call_function
-from everstep.sweeps.parent_run import ParentRun
-from everstep.sweeps.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.log_lines import print_plain_lines
 from everstep.run import (
     PruningListener,
@@ -38,6 +33,11 @@ from everstep.run import (
     read,
     reported_error,
 )
+from everstep.sweeps import live, page
+from everstep.sweeps.definition import Definition
+from everstep.sweeps.function import call_function
+from everstep.sweeps.parent_run import ParentRun
+from everstep.sweeps.study import HEARTBEAT_SECONDS, REASON, Claim, SweepStudy
 from everstep.tracking import SWEEP, TRIAL, default_uri
 
 logger = logging.getLogger(__name__)

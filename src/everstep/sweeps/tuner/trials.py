@@ -14,9 +14,9 @@ from everstep.engine import TIMED_CALLS, backend, configured_strategy, entered, 
 from everstep.engine import device_names as devices
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
+from everstep.loop import ProgressiveTrainer, Trainer, create_trainer, is_progressive
 from everstep.sweeps.tuner.batch_size import KEY, Tried, is_out_of_memory
 from everstep.sweeps.tuner.learning_rate import RangeTest, geometric
-from everstep.loop import ProgressiveTrainer, Trainer, create_trainer, is_progressive
 from everstep.task import Task
 from everstep.task.optim import find_average
 
