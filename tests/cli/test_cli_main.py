@@ -11,8 +11,8 @@ from tests.gang.processes import free_port
 
 from everstep import gang
 from everstep.cli import commands, experiments
-from everstep.cli.absl_flags import normalised
 from everstep.errors import TrainingError, UsageError
+from everstep.model_garden.absl_flags import normalised
 
 HEAVY = ("keras", "jax", "tensorflow", "torch", "pydantic", "numpy")
 

@@ -37,8 +37,6 @@ run_models.py      the model of a run, for `predict` and `export`
 remote_runs.py     runs at a URL
 runs_cells.py      what the commands of `everstep runs` show of a run in a table
 output.py          what is printed
-absl_flags.py      flags of absl and Model Garden on our command line
-absl_program.py    the same flags, for users' own training programs
 """
 
 from typing import TYPE_CHECKING

@@ -3,25 +3,33 @@
 The exit codes, and what is printed with them, are in `run/exit_codes.py`.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from everstep import redaction
-from everstep.cli.absl_flags import normalised, why_declined
 from everstep.cli.commands import COMMANDS, CommandInterrupted, app
+from everstep.entry_points import entry_points
 from everstep.errors import TrainingError, UsageError, missing_companion
 from everstep.gang import refuse_together
 from everstep.log_lines import print_plain_lines
 from everstep.run import Interrupted, exit_code, without_option
 
+SPELLINGS = "everstep.command_lines"
+"""The group of entry points for command lines of other programs."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's; returns the exit code."""
     command = typer.main.get_command(app)
-    words = without_option(normalised(sys.argv[1:] if arguments is None else arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    for spelling in _spellings():
+        given = spelling.normalised(given)
+    words = without_option(given)
     # Secrets in the command line and in the environment are learned before anything can print or log them.
     redaction.guard_process()
     print_plain_lines()
@@ -36,6 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(raised, UsageError) and together:
             return refuse_together(raised, lambda: exit_code(raised), os.environ)
         return exit_code(raised)
+
+
+@functools.cache
+def _spellings() -> list[Any]:
+    """Returns the modules that know how other programs spell command lines.
+
+    Each has `normalised(words)`, which returns the words as they are spelled here, and `why_declined(option)`, which
+    returns why an option of these programs does not exist here; empty for one that they do not have, either.
+    """
+    return [point.load() for point in entry_points(SPELLINGS)]
 
 
 def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
@@ -54,7 +72,8 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
     path = context.command_path if context is not None else "everstep"
     found = spell().rstrip(".")
     if option := getattr(error, "option_name", None) or "":
-        hint = why_declined(option) or key_instead_of(option, words)
+        declined = next((why for spelling in _spellings() if (why := spelling.why_declined(option))), "")
+        hint = declined or key_instead_of(option, words)
         found = f"No such option: {option}; {hint}" if hint else found
     return UsageError(f"{found} (see: {path} --help)")
 

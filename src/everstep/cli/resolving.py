@@ -15,18 +15,19 @@ from typing import Any
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.output import quiet
 from everstep.config import (
+    Bindings,
     Config,
     Layer,
     allowed,
     apply_layers,
     dialect,
     get_exp_config,
+    read_bindings,
     read_sources,
     refuse_rivals,
     validate,
     walk,
 )
-from everstep.config.gin import bindings as gin_bindings
 from everstep.engine import backend
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, as_experiment, with_learning_rate_length
@@ -50,7 +51,7 @@ class Resolved:
     factory: ExperimentConfig
     layers: list[Layer]
     imports: list[str]
-    gin: gin_bindings.GinBindings
+    gin: Bindings
 
     @property
     def shown(self) -> ExperimentConfig:
@@ -89,7 +90,7 @@ def resolve(request: ExperimentRequest, strict: bool = True, plain: bool = False
     overrides = [*(request.params_override or ()), *_values_in(words)]
     found = read_sources(request.config_files or (), overrides, request.config_dir)
     name = _one_name([*_given_names(words, request.name), *found.header["experiment"]])
-    gin = gin_bindings.read(request.gin_files or (), request.gin_params or (), stored=found.header["gin"])
+    gin = read_bindings(request.gin_files or (), request.gin_params or (), stored=found.header["gin"])
     flags = _flags(request)
     ambient, chosen = _choose_backend([*found.files, *_gin_backend(gin), *flags, *found.overrides])
     imports = _import_all(request.imports or (), found.header["imports"])
@@ -180,7 +181,7 @@ def _is_name(word: str) -> bool:
     return "=" not in word and not word.startswith("~")
 
 
-def _gin_backend(gin: gin_bindings.GinBindings) -> list[Layer]:
+def _gin_backend(gin: Bindings) -> list[Layer]:
     name = gin.backend()
     return [] if name is None else [Layer("gin", _backend_tree(name))]
 

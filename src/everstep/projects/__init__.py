@@ -1,8 +1,8 @@
 """Projects: code, configuration and data in a folder of their own, in the ways that teams bring from other systems.
 
 A companion: it uses the core as any package could, and the core does without it. Users import the names from
-`everstep.training`, `everstep.components`, `everstep.flow` and `everstep.catalog`; `everstep new` creates a project from
-the folder `templates`.
+`everstep.training`, `everstep.components`, `everstep.flow` and `everstep.catalog`. `everstep new` creates a project
+from one of the folders in `templates`.
 
 training/            `everstep.Training`: jobs of a pipeline
 components/          `Orchestrator`: data loader, preprocessor, model builder and evaluator of a project

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.config.allowed import require_module
+from everstep.config import allowed
 from everstep.errors import UsageError, missing_extra
 
 NEXT_FILE = "# everstep: what follows was a file of its own"
@@ -236,7 +236,7 @@ class GinReader:
             context.is_dynamic = True
             return
         try:
-            require_module(statement.module)
+            allowed.require_module(statement.module)
         except UsageError as error:
             problems = [dataclasses.replace(problem, origin=origin) for problem in error.problems]
             raise UsageError([problem.under(statement.format()) for problem in problems]) from None

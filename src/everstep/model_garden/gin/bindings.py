@@ -17,25 +17,19 @@ Imports in gin files, and what dynamic registration names through them, are chec
 
 import copy
 import dataclasses
-import importlib.util
 import inspect
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from everstep import redaction
-from everstep.config import allowed
-from everstep.config.base import Config
-from everstep.config.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
-from everstep.config.layers import Layer
-from everstep.config.registry import load_entry_points
+from everstep.config import Config, Layer, allowed, load_entry_points
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from everstep.model_garden.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
 
 _RUNTIME = "everstep.engine.config.RuntimeConfig"
 
@@ -397,22 +391,6 @@ def _finalize(gin: Any) -> list[Problem]:
 
 
 # -- for code -------------------------------------------------------------------------------------------------------
-
-
-def configurable(function: Function) -> Function:
-    """Opens the arguments of a function to gin bindings, where gin is installed; what a caller passes wins.
-
-    @configurable
-    def transformer(vocabulary, attention=self_attention): ...
-
-    transformer.attention = @talking_heads
-    """
-    if importlib.util.find_spec("gin") is None:
-        return function
-    import gin
-
-    opened: Function = gin.configurable(function)
-    return opened
 
 
 def parse_config_files_and_bindings(

@@ -1,6 +1,6 @@
 """For users' own training programs: the absl flags of TF Model Garden's programs, and the configuration they specify.
 
-    from everstep.cli import absl_program
+    from everstep.model_garden import absl_program
 
     def main(_):
         params = absl_program.parse_configuration(FLAGS)
@@ -23,13 +23,12 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from everstep import redaction, storage
-from everstep.cli.absl_flags import DECLINED
-from everstep.cli.options import ExperimentRequest
-from everstep.cli.resolving import resolve
+from everstep.cli import options, resolve
 from everstep.config import Config, dialect
-from everstep.config.gin import operative_config
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
+from everstep.model_garden.absl_flags import DECLINED
+from everstep.model_garden.gin import operative_config
 from everstep.run import Interrupted, exit_code
 
 FLAGS = flags.FLAGS
@@ -100,7 +99,7 @@ def parse_configuration(flags: Any, lock_return: bool = True) -> ExperimentConfi
     tpu, override = getattr(flags, "tpu", None), getattr(flags, "params_override", None)
     if service := getattr(flags, "tf_data_service", None):
         raise UsageError("is not offered", key="tf_data_service", received=service, remedy=DECLINED["tf_data_service"])
-    request = ExperimentRequest(
+    request = options.ExperimentRequest(
         name=flags.experiment,
         config_files=getattr(flags, "config_file", None),
         gin_files=getattr(flags, "gin_file", None),

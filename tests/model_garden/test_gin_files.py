@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.config import Config, apply_layers
-from everstep.config.gin import bindings as gin_bindings
-from everstep.config.gin.reading import as_gin
 from everstep.errors import UsageError
+from everstep.model_garden.gin import bindings as gin_bindings
+from everstep.model_garden.gin.reading import as_gin
 
 DYNAMIC = "from __gin__ import dynamic_registration\nimport my_project.gin_parts as parts\nimport my_project\n"
 
@@ -79,7 +79,7 @@ def test_gin_is_not_needed_without_bindings():
         import sys
         sys.modules["gin"] = None  # as if it were not installed
         from everstep.config import Config
-        from everstep.config.gin import bindings as gin_bindings
+        from everstep.model_garden.gin import bindings as gin_bindings
         from everstep.errors import UsageError
         bindings = gin_bindings.read([], [])
         bindings.apply(), gin_bindings.clear()

@@ -7,12 +7,12 @@ import pytest
 from absl import flags as absl_flags
 
 import everstep as es
-from everstep.cli import absl_program
-from everstep.cli.absl_flags import DECLINED
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.resolving import resolve
 from everstep.config import dialect
 from everstep.errors import UsageError
+from everstep.model_garden import absl_program
+from everstep.model_garden.absl_flags import DECLINED
 
 
 def flags(**values):

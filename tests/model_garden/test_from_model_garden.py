@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.absl_flags import DECLINED
 from everstep.config import Config, dialect, get_exp_config, load_entry_points
 from everstep.config.base import declined_by
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
+from everstep.model_garden.absl_flags import DECLINED
 from everstep.task.optim import config as optimizers
 from everstep.task.optim.config import ClippingConfig
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from" / "model-garden.md").read_text("utf-8")
 
 GROUPS = {"T": 18, "R": 6, "C": 19, "M": 12, "TR": 8, "O": 16, "K": 10, "B": 5, "A": 6, "V": 3, "E": 2, "S": 5}

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.config.gin import bindings
-    from everstep.config.gin.bindings import (
-        configurable,
+    from everstep.model_garden.gin import bindings
+    from everstep.model_garden.gin.bindings import (
         operative_config,
         parse_config_files_and_bindings,
     )

@@ -7,9 +7,9 @@ import gin
 import pytest
 
 from everstep.config import Config, OneOfConfig, apply_layers
-from everstep.config.gin import bindings as gin_bindings
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
+from everstep.model_garden.gin import bindings as gin_bindings
 
 
 @dataclasses.dataclass

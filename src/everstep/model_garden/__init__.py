@@ -1,0 +1,20 @@
+"""Model Garden's and orbit's spellings: programs and command lines that were written for them keep their calls.
+
+A companion: it uses the core as any package could, and the core does without it.
+
+gin/             gin bindings
+absl_flags.py    flags of absl and Model Garden on our command line
+absl_program.py  the same flags, for users' own training programs
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.model_garden import (
+        absl_program,
+        gin,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
