@@ -55,7 +55,8 @@ def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
 def _installed(path: tuple[str, ...]) -> list[importlib.metadata.EntryPoint]:
     """Returns the entry points of other packages on Python's path; reading those of all takes milliseconds."""
     points = importlib.metadata.entry_points()
-    ours = [point for point in points if point.group.startswith("everstep.")]
+    groups = sorted(group for group in points.groups if group.startswith("everstep."))
+    ours = [point for group in groups for point in points.select(group=group)]
     return [point for point in ours if point.dist is None or point.dist.name != "everstep"]
 
 
