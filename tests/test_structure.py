@@ -75,6 +75,17 @@ LINES = (
 )
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
 
+# They stand beside the core, and use it as any package could.
+COMPANIONS = {"projects", "model_garden", "sweeps", "submit", "recipes"}
+# What they need of each other is imported where it is used, so that each works without the others.
+AMONG_COMPANIONS = {
+    ("projects", "recipes"): "the projects that `everstep new` creates begin with the digits that ship",
+    ("projects", "sweeps"): "`everstep flow -m` is a sweep",
+    ("submit", "projects"): "what is submitted may be a run of a project: its config file and code are copied",
+    ("sweeps", "projects"): "what is swept may be a run of components, or a task of a flow",
+    ("sweeps", "submit"): "workers on a cluster are submitted",
+}
+
 BACKENDS = {"tensorflow", "jax", "torch"}
 # The gang agrees through JAX's coordination service on every backend; JAX is a dependency of the checkpoints.
 MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "trained"}
@@ -182,10 +193,10 @@ def _calls(tree: ast.Module, function: str) -> bool:
 def own_names(tree: ast.AST) -> set[str]:
     """The modules and names of this package that a tree imports.
 
-    Where `importlib` is imported, a module's name as text is an import too.
+    Where `importlib` is imported, a module's name as text is an import too; so is that of a package with a resource.
     """
     names = set(imported(tree))
-    if names & {"importlib", "importlib.metadata"}:
+    if names & {"importlib", "importlib.metadata", "importlib.resources"}:
         texts = {n.value for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         names |= texts & set(modules())
     return {name for name in names if name.startswith("everstep.")}
@@ -234,6 +245,30 @@ def test_imports_point_one_way():
         if part(importer) != part(name) and LEVEL[part(importer)] <= LEVEL[part(name)]
     ]
     assert not wrong, f"a part imports only parts above it: {wrong}"
+
+
+def test_the_core_imports_no_companion():
+    """What users import from is listed at the top level, and loaded when it is used."""
+    wrong = [
+        f"{importer} imports {name}"
+        for importer, name in edges()
+        if importer.split(".")[1] not in {*COMPANIONS, "testing"} and name.split(".")[1] in COMPANIONS
+    ]
+    assert not wrong, f"the core finds companions by entry points: {wrong}"
+
+
+def test_what_companions_need_of_each_other():
+    pairs = {(importer.split(".")[1], name.split(".")[1]) for importer, name in edges()}
+    assert {(a, b) for a, b in pairs if a != b and {a, b} <= COMPANIONS} == set(AMONG_COMPANIONS)
+    at_once = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and module.count(".") and (node.module or "").count(".")
+        if (module.split(".")[1], str(node.module).split(".")[1]) in AMONG_COMPANIONS
+        if module != "everstep.sweeps.clusters"  # is itself imported where it is used
+    ]
+    assert not at_once, f"import it inside the function that needs it: {at_once}"
 
 
 def test_no_import_cycles():
