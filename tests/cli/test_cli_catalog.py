@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from everstep.cli import catalog as command
+from everstep.projects.commands import catalog as command
 from everstep.errors import UsageError
 
 

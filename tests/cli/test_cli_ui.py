@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from tests.servers.proxy import free_port
 
-from everstep.cli import ui
+from everstep.projects.commands import ui
 from everstep.projects.project_tracking import tracking_uri
 from everstep.tracking.mlflow import create_database, default_uri
 

@@ -5,7 +5,7 @@
 
 from everstep.run import RunLayout, register_layout
 
-TRAINING = register_layout(
+TRAINING: RunLayout = register_layout(
     RunLayout(
         "training",
         before_record=("logs",),
@@ -14,7 +14,7 @@ TRAINING = register_layout(
 )
 """`Training`: a job, whose directory is a run directory."""
 
-COMPONENTS = register_layout(
+COMPONENTS: RunLayout = register_layout(
     RunLayout(
         "components",
         training="training",
@@ -41,7 +41,7 @@ COMPONENTS = register_layout(
 )
 """`Orchestrator`: a folder `runs/<name>` of a project, with the user's config file in it."""
 
-FLOW = register_layout(
+FLOW: RunLayout = register_layout(
     RunLayout(
         "flow",
         settings="flow.yaml",

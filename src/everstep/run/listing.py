@@ -47,6 +47,10 @@ class Job(Protocol):
         """When it was submitted, and when it began and ended, as far as it has."""
 
     @property
+    def executor(self) -> str:
+        """What runs it: `slurm`."""
+
+    @property
     def job(self) -> str:
         """Its name to people: `slurm 123`."""
 
