@@ -271,6 +271,36 @@ def test_what_companions_need_of_each_other():
     assert not at_once, f"import it inside the function that needs it: {at_once}"
 
 
+def test_companions_use_no_private_names_of_the_core():
+    private: dict[bool, set[str]] = {True: set(), False: set()}  # by whether a companion defines them
+    for module, tree in modules().items():
+        private[is_companion(module)] |= {
+            name
+            for node in nodes(tree)
+            for name in [_defined(node)]
+            if isinstance(name, str) and re.match(r"_[a-z]", name)
+        }
+    used = [
+        f"{module}:{node.lineno} {node.attr}"
+        for module, tree in modules().items()
+        if is_companion(module)
+        for node in nodes(tree)
+        if isinstance(node, ast.Attribute) and node.attr in private[False] - private[True]
+    ]
+    assert not used, f"what a companion needs, the core offers by a public name: {used}"
+
+
+def is_companion(module: str) -> bool:
+    return module.partition(".")[2].partition(".")[0] in COMPANIONS
+
+
+def _defined(node: ast.AST) -> str | None:
+    """The name of a function or class, or of a variable or attribute that is set."""
+    if isinstance(getattr(node, "ctx", None), ast.Store):
+        return getattr(node, "attr", None) or getattr(node, "id", None)
+    return getattr(node, "name", None)
+
+
 def test_no_import_cycles():
     graph: dict[str, set[str]] = {}
     for importer, name in edges():

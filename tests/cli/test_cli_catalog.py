@@ -5,8 +5,8 @@ import json
 import pytest
 import typer
 
-from everstep.projects.commands import catalog as command
 from everstep.errors import UsageError
+from everstep.projects.commands import catalog as command
 
 
 @pytest.fixture

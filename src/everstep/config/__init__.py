@@ -44,7 +44,10 @@ if TYPE_CHECKING:
         Declined,
         OneOfConfig,
         at_default,
+        field_names,
         keys_like,
+        unknown_key,
+        walk_configs,
     )
     from everstep.config.bindings import (
         Bindings,

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction
-from everstep.config import Config, Layer, allowed, load_entry_points
-from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
+from everstep.config import Config, Layer, allowed, field_names, load_entry_points, unknown_key, walk_configs
+from everstep.errors import Problem, UsageError, nearest, problems_under, show
 from everstep.model_garden.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
 
 _RUNTIME = "everstep.engine.config.RuntimeConfig"
@@ -224,7 +224,7 @@ def layers(config: Config, bindings: Iterable[Binding], macros: Mapping[str, Any
       UsageError: Everything wrong in all of them: no such class or place in this config, no such field, values
         that are not plain.
     """
-    nodes = list(_walk(config, ""))
+    nodes = list(walk_configs(config))
     found, problems = [], []
     for binding in sorted(bindings, key=lambda one: one.scope.count("/") + bool(one.scope)):
         try:
@@ -243,12 +243,6 @@ def _is_named(cls: type) -> bool:
     return not cls.__module__.startswith("everstep.config.")
 
 
-def _walk(node: Config, path: str) -> Iterator[tuple[str, Config]]:
-    yield path, node
-    for below, child in node._children(node._names()):
-        yield from _walk(child, join(path, below))
-
-
 def _paths(binding: Binding, nodes: Sequence[tuple[str, Config]], value: Any) -> list[str]:
     """Returns the places of the configs that a binding sets a field of."""
     meant = [(path, node) for path, node in nodes if _classes(binding, node)]
@@ -260,10 +254,10 @@ def _paths(binding: Binding, nodes: Sequence[tuple[str, Config]], value: Any) ->
     if not placed:
         places = [path.replace(".", "/") for path, _ in meant if path]
         raise UsageError(f"no {binding.selector} is at {binding.scope!r}", remedy=nearest(binding.scope, places))
-    having = [path for path, node in placed if binding.argument in node._names()]
+    having = [path for path, node in placed if binding.argument in field_names(node)]
     if not having:
         path, node = placed[0]
-        raise UsageError([node._unknown(binding.argument, value).under(path)])
+        raise UsageError([unknown_key(node, binding.argument, value).under(path)])
     return having
 
 

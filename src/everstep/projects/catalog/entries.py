@@ -123,7 +123,7 @@ def _checked_entry(value: Any) -> tuple[_EntryConfig, str]:
     if "credentials" in value:
         remedy = "set them in the environment, as AWS_ACCESS_KEY_ID"
         raise UsageError("credentials are not part of a catalog", key="credentials", remedy=remedy)
-    config = _EntryConfig._from_mapping(_given(value))
+    config = _EntryConfig.from_mapping(_given(value))
     problems: list[Problem] = []
     try:
         if not config.filepath.strip():
