@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import everstep, shell  # noqa: F401
 from tests.launch.conftest import here  # noqa: F401
 from tests.report.conftest import browser, page  # noqa: F401
 

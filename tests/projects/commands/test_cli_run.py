@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "projects" / "components"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "components"))
 from components_project import MODELS, write_data, write_run, write_source
 from tests.children import forked
 
