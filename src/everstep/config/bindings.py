@@ -78,7 +78,7 @@ def read_bindings(files: Sequence[str], params: Sequence[str], stored: Sequence[
     reader = _reader()
     if reader is None:
         gone = ", ".join(missing_companions(ENTRY_POINTS).values())
-        raise UsageError(f"nothing reads gin bindings: this installation is without {gone}", key="--gin-file")
+        raise UsageError(f"nothing reads gin bindings: this installation is without {gone}")
     found: Bindings = reader.read(files, params, stored)
     return found
 
