@@ -34,6 +34,7 @@ SHIPPED = {
         "bct": "everstep.recipes.bct.commands:BCT",
     },
     "everstep.layouts": {"shipped": "everstep.projects.layouts"},
+    "everstep.repetitions": {"projects": "everstep.projects.repetitions"},
     "everstep.runs": {"submit": "everstep.submit.submissions", "sweeps": "everstep.sweeps.listing"},
 }
 """This package's own by group, as `pyproject.toml` declares them: its sources may be used without being installed."""

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from everstep.projects.repetitions import copy_flow_project
 from everstep.reproduce.evidence import Evidence
-from everstep.reproduce.repetition import CodeUnavailable, copy_flow_project, restore_code
+from everstep.reproduce.repetition import CodeUnavailable, restore_code
 
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
 

@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         RunLayout,
         export_config,
         export_record,
-        layout_named,
         layouts,
         loop_directories,
         loop_directory,

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from everstep.checkpoint.remote import register_progress_files
-from everstep.entry_points import load_modules, missing_companions
-from everstep.errors import UsageError
+from everstep.entry_points import load_modules
 
 ENTRY_POINTS = "everstep.layouts"
 """The group of the entry points."""
@@ -70,20 +69,6 @@ def layouts() -> list[RunLayout]:
     """Returns all layouts: of this package, and of installed ones."""
     load_modules(ENTRY_POINTS, "layouts")
     return list(_layouts.values())
-
-
-def layout_named(name: str) -> RunLayout:
-    """Returns the layout of an entry point.
-
-    Raises:
-      UsageError: What registers it is not installed.
-    """
-    found = {layout.name: layout for layout in layouts()}
-    if name not in found:
-        gone = missing_companions(ENTRY_POINTS).values()
-        without = f": this installation is without {', '.join(gone)}" if gone else ""
-        raise UsageError(f"nothing here knows the runs of {name!r}{without}")
-    return found[name]
 
 
 def loop_directories(directory: Path) -> list[Path]:
