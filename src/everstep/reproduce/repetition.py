@@ -1,8 +1,8 @@
 """Repeats a run: the command that its record leads to, a copy of its code, and the process.
 
 What trains in another way than `everstep train` registers how its runs are repeated. The code of the record is restored
-from its commit and the patch that the run has kept. The length of a run may alter what it computes, so its configuration
-is never changed to make it shorter: where only the first steps are compared, the process is stopped after them.
+from its commit and the patch that the run has kept. The length of a run may alter what it computes, so nothing in its
+configuration is changed to make it shorter: where only the first steps are compared, the process is stopped after them.
 """
 
 import collections
