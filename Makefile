@@ -89,7 +89,7 @@ FIRST = $(if $(wildcard $(VENV)/.torch),torch,jax)
 ON_BOTH := tests/engine tests/export tests/trained tests/task/test_grad.py tests/task/test_compiled_task.py \
            tests/test_resume_changed.py::test_run_resumes_on_another_backend tests/frontends/test_entry_points.py
 ON_JAX := tests/several tests/reliability tests/data tests/checkpoint \
-          tests/frontends/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks \
+          tests/projects/components/test_components_data_edge_cases.py::test_masks_with_weights_pass_the_checks \
           tests/task/test_chunked_loss.py::test_a_logit_far_above_those_looked_at $(ON_BOTH)
 GAN := tests/frontends/fit/test_fit_models.py::test_a_gan_resumes_with_its_optimizers_and_what_it_draws
 ON_TENSORFLOW := tests/test_docs.py tests/reliability tests/task/test_tape.py $(GAN) $(ON_BOTH)

@@ -43,7 +43,7 @@ def overhead(folder: Path, trials: int) -> tuple[float, float]:
         begin = time.monotonic()
         subprocess.run([sys.executable, "-c", program, str(count)], cwd=folder, check=True)
         times.append(time.monotonic() - begin)
-    command = [sys.executable, "-m", "everstep.launch.sweep.function", "nothing_to_train:nothing", "alone", "a=1"]
+    command = [sys.executable, "-m", "everstep.sweeps.function", "nothing_to_train:nothing", "alone", "a=1"]
     begin = time.monotonic()
     for _ in range(5):
         subprocess.run(command, cwd=folder, check=True)
@@ -92,8 +92,8 @@ def resume(folder: Path, trials: int) -> float:
 
 def claim(folder: Path, trials: int) -> float:
     """Returns the seconds until a worker that has just started has one more trial, whose values TPE chooses."""
-    from everstep.launch.sweep.definition import Definition
-    from everstep.launch.sweep.study import SweepStudy
+    from everstep.sweeps.definition import Definition
+    from everstep.sweeps.study import SweepStudy
 
     begin = time.monotonic()
     definition = dataclasses.replace(Definition.load(folder / "large"), trials=trials + 1)

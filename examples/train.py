@@ -6,14 +6,14 @@ Only the import lines differ. `everstep train mnist/local` does all of it withou
 """
 
 from everstep import experiment as train_lib
-from everstep.cli import absl_program as app
-from everstep.cli import absl_program as tfm_flags
-from everstep.cli import absl_program as train_utils
-from everstep.config import gin
 from everstep.config import registry as task_factory
 from everstep.engine import mixed_precision as performance
 from everstep.engine import strategy as distribute_utils
 from everstep.engine.backend import prepare as init_random_seed
+from everstep.model_garden import absl_program as app
+from everstep.model_garden import absl_program as tfm_flags
+from everstep.model_garden import absl_program as train_utils
+from everstep.model_garden import gin
 
 FLAGS = app.FLAGS
 

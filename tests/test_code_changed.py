@@ -72,7 +72,7 @@ def by_flow(folder, epochs):
 @pytest.mark.parametrize("start", [by_experiment, by_fit, by_training, by_flow])
 def test_edited_code_is_printed_once_and_recorded_per_attempt(tmp_path, monkeypatch, capfd, start):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("everstep.frontends.flow.recording.tracking_uri", lambda root: None)
+    monkeypatch.setattr("everstep.projects.flow.recording.tracking_uri", lambda root: None)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "line"\n')
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "parameters.yaml").write_text("Line: {seed: 1}\n")

@@ -18,15 +18,15 @@ import pytest
 import typer
 import yaml
 
-from everstep.cli.absl_flags import normalised
 from everstep.cli.commands import COMMANDS, app, load
 from everstep.cli.main import main
 from everstep.config import apply, get_exp_config, load_entry_points
-from everstep.config.gin.reading import statements
-from everstep.frontends.components.config import DESCRIPTIONS, ProjectConfig
-from everstep.frontends.flow.settings import compose
-from everstep.launch.sweep.space import create_space
-from everstep.launch.sweep.target import check_space, experiment_check
+from everstep.model_garden.absl_flags import normalised
+from everstep.model_garden.gin.reading import statements
+from everstep.projects.components.config import DESCRIPTIONS, ProjectConfig
+from everstep.projects.flow.settings import compose
+from everstep.sweeps.space import create_space
+from everstep.sweeps.target import check_space, experiment_check
 from test_structure import LEVEL, edges, modules, part
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import everstep as es
 import everstep.recipes
-from everstep.cli.resolve import ExperimentRequest, resolve
+from everstep.cli.resolving import ExperimentRequest, resolve
 from everstep.errors import UsageError
 from everstep.export.model_export import serving_format
 from everstep.task.initial.matching import Report

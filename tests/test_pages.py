@@ -11,7 +11,7 @@ from everstep.cli.commands import COMMANDS
 from everstep.config.registry import experiments, load_entry_points
 from everstep.config.schema import field_docs
 from everstep.experiment_config import ExperimentConfig
-from everstep.frontends.components.config import ProjectConfig
+from everstep.projects.components.config import ProjectConfig
 from test_docs import FENCE, PAGES, ROOT, SOURCE, name_of
 
 DOCS = ROOT / "docs"

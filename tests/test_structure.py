@@ -32,8 +32,9 @@ PACKAGE = ROOT / "src" / "everstep"
 # folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
     "redaction startup_messages keras_internals entry_points",
-    "doors log_lines",
+    "log_lines",
     "errors",
+    "doors",
     "types",
     "liveness storage",
     "gang",
@@ -54,23 +55,37 @@ LINES = (
     "report trained",
     "experiment_config argument_order",
     "experiment",
+    "fast_dev_run",
     "frontends",
-    "frontends.catalog",
-    "frontends.fit frontends.training frontends.components",
-    "frontends.flow",
-    "reproduce",
-    "recipes",
-    "recipes.bct recipes.hub",
-    "launch",
-    "launch.tuner launch.submit",
-    "launch.sweep",
+    "frontends.fit reproduce launch",
     "cli",
     "__main__",
+    "projects",
+    "projects.catalog",
+    "projects.training projects.components",
+    "projects.flow",
+    "recipes",
+    "recipes.bct recipes.hub",
+    "submit",
+    "sweeps sweeps.tuner",
+    "sweeps.commands",
+    "projects.commands",
     "model_garden",
     "testing",
     "actions bct catalog components flow multitask optim training",
 )
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
+
+# They stand beside the core, and use it as any package could.
+COMPANIONS = {"projects", "model_garden", "sweeps", "submit", "recipes"}
+# What they need of each other is imported where it is used, so that each works without the others.
+AMONG_COMPANIONS = {
+    ("projects", "recipes"): "the projects that `everstep new` creates begin with the digits that ship",
+    ("projects", "sweeps"): "`everstep flow -m` is a sweep",
+    ("submit", "projects"): "what is submitted may be a run of a project: its config file and code are copied",
+    ("sweeps", "projects"): "what is swept may be a run of components, or a task of a flow",
+    ("sweeps", "submit"): "workers on a cluster are submitted",
+}
 
 BACKENDS = {"tensorflow", "jax", "torch"}
 # The gang agrees through JAX's coordination service on every backend; JAX is a dependency of the checkpoints.
@@ -79,11 +94,14 @@ MAY_NAME_BACKENDS = {"gang", "task.grad", "engine", "data", "export", "trained"}
 MAY_LIST_BACKENDS = {"everstep.cli.doctor", "everstep.run.environments"}
 
 # A project may allow pickles in its own pyproject.toml; these modules check that before they load anything.
-MAY_LOAD_PICKLES = {"everstep.frontends.components.generic_trainer", "everstep.frontends.catalog.pickles"}
+MAY_LOAD_PICKLES = {"everstep.projects.components.generic_trainer", "everstep.projects.catalog.pickles"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
+# Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
+MAY_IMPORT_LATE = {"cli", "frontends", "projects", "recipes", "submit", "sweeps", "model_garden"}
+
 # Each of these folders holds several rooms.
-FLOORS = {"frontends", "launch", "recipes"}
+FLOORS = {"frontends", "projects", "recipes"}
 
 # The first selects the backend; the second registers a task, and needs its configuration for that.
 LOADING_DOORS = {"everstep", "everstep.task.multitask"}
@@ -176,10 +194,10 @@ def _calls(tree: ast.Module, function: str) -> bool:
 def own_names(tree: ast.AST) -> set[str]:
     """The modules and names of this package that a tree imports.
 
-    Where `importlib` is imported, a module's name as text is an import too.
+    Where `importlib` is imported, a module's name as text is an import too; so is that of a package with a resource.
     """
     names = set(imported(tree))
-    if names & {"importlib", "importlib.metadata"}:
+    if names & {"importlib", "importlib.metadata", "importlib.resources"}:
         texts = {n.value for n in nodes(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         names |= texts & set(modules())
     return {name for name in names if name.startswith("everstep.")}
@@ -230,6 +248,60 @@ def test_imports_point_one_way():
     assert not wrong, f"a part imports only parts above it: {wrong}"
 
 
+def test_the_core_imports_no_companion():
+    """What users import from is listed at the top level, and loaded when it is used."""
+    wrong = [
+        f"{importer} imports {name}"
+        for importer, name in edges()
+        if importer.split(".")[1] not in {*COMPANIONS, "testing"} and name.split(".")[1] in COMPANIONS
+    ]
+    assert not wrong, f"the core finds companions by entry points: {wrong}"
+
+
+def test_what_companions_need_of_each_other():
+    pairs = {(importer.split(".")[1], name.split(".")[1]) for importer, name in edges()}
+    assert {(a, b) for a, b in pairs if a != b and {a, b} <= COMPANIONS} == set(AMONG_COMPANIONS)
+    at_once = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and module.count(".") and (node.module or "").count(".")
+        if (module.split(".")[1], str(node.module).split(".")[1]) in AMONG_COMPANIONS
+        if module != "everstep.sweeps.clusters"  # is itself imported where it is used
+    ]
+    assert not at_once, f"import it inside the function that needs it: {at_once}"
+
+
+def test_companions_use_no_private_names_of_the_core():
+    private: dict[bool, set[str]] = {True: set(), False: set()}  # by whether a companion defines them
+    for module, tree in modules().items():
+        private[is_companion(module)] |= {
+            name
+            for node in nodes(tree)
+            for name in [_defined(node)]
+            if isinstance(name, str) and re.match(r"_[a-z]", name)
+        }
+    used = [
+        f"{module}:{node.lineno} {node.attr}"
+        for module, tree in modules().items()
+        if is_companion(module)
+        for node in nodes(tree)
+        if isinstance(node, ast.Attribute) and node.attr in private[False] - private[True]
+    ]
+    assert not used, f"what a companion needs, the core offers by a public name: {used}"
+
+
+def is_companion(module: str) -> bool:
+    return module.partition(".")[2].partition(".")[0] in COMPANIONS
+
+
+def _defined(node: ast.AST) -> str | None:
+    """The name of a function or class, or of a variable or attribute that is set."""
+    if isinstance(getattr(node, "ctx", None), ast.Store):
+        return getattr(node, "attr", None) or getattr(node, "id", None)
+    return getattr(node, "name", None)
+
+
 def test_no_import_cycles():
     graph: dict[str, set[str]] = {}
     for importer, name in edges():
@@ -241,14 +313,13 @@ def test_own_modules_are_imported_at_the_top():
     inside = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
-        # Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
-        if part(module).partition(".")[0] not in ("cli", "frontends", "recipes")
+        if part(module).partition(".")[0] not in MAY_IMPORT_LATE
         for function in nodes(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in nodes(function)
         if isinstance(node, ast.Import | ast.ImportFrom) and own_imports(node)
     ]
-    assert not inside, f"only cli, frontends and recipes import own modules inside functions: {inside}"
+    assert not inside, f"only {sorted(MAY_IMPORT_LATE)} import own modules inside functions: {inside}"
 
 
 def test_rooms_are_entered_by_their_doors():
@@ -267,7 +338,7 @@ def test_rooms_are_entered_by_their_doors():
 
 def test_doors_list_what_others_use():
     """Other rooms, tests, pages, examples, tools. A door that lists more is wider than it needs to be."""
-    used = {name for module, tree in modules().items() if module not in packages() for name in own_names(tree)}
+    used = {name for module, tree in modules().items() if module not in doors() for name in own_names(tree)}
     used |= {name for door in doors() for name in own_names(modules()[door]) if room(name) != room(door)}
     folders = [ROOT / folder for folder in ("docs", "examples", "benchmarks", "tools", "tests")]
     paths = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in (".py", ".md")]
@@ -299,15 +370,15 @@ def test_the_table_of_rooms(tmp_path):
         "a/__init__": "__getattr__, __dir__ = lazy_names(__name__, __file__)\nfrom everstep.b.c import f",
         "a/x": "from everstep.b import f, g\nfrom everstep.a.y import h\ndef late():\n    from everstep.b.c import k",
         "a/y": "import json",
-        "launch/sweep/__init__": "",
-        "launch/child": "from everstep.launch.sweep import s",
+        "sweeps/__init__": "",
+        "launch/child": "from everstep.sweeps import s",
     }
     for name, text in files.items():
         path = tmp_path / "src" / "everstep" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = {room.name: (len(room.names), len(room.modules)) for room in rooms(tmp_path)}
-    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "launch.sweep": (0, 0)}
+    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "sweeps": (0, 0)}
 
 
 def test_shipped_entry_points_are_those_of_the_installation():
@@ -332,13 +403,13 @@ def test_lower_layers_name_no_files_of_entry_points():
     named = [
         f"{module}:{node.lineno} {node.value!r}"
         for module, tree in modules().items()
-        if module != "everstep" and LEVEL[part(module)] < LEVEL["frontends"]
+        if module != "everstep" and LEVEL[part(module)] < LEVEL["projects"]
         for parent in nodes(tree)
         for node in ast.iter_child_nodes(parent)
         if isinstance(node, ast.Constant)
         and node.value in files - (set() if isinstance(parent, ast.BinOp) else {"logs", "exported"})
     ]
-    assert not named, f"they belong into frontends/layouts.py, and are found by everstep.run.layout_registry: {named}"
+    assert not named, f"they belong into projects/layouts.py, and are found by everstep.run.layout_registry: {named}"
 
 
 def test_files_are_named_by_topic():
@@ -465,7 +536,8 @@ def test_arrays_train_without_any_extra_and_without_installing(tmp_path):
             return find(name)
 
         importlib.metadata.Distribution.from_name = from_name
-        importlib.metadata.entry_points = lambda **of: [] if "everstep" in str(of.get("group")) else points(**of)
+        none = importlib.metadata.EntryPoints()
+        importlib.metadata.entry_points = lambda **of: points(**of) if of else none
 
         MISSING = {"tensorflow", "torch", "mlflow", "gin", "ray", "grain", "optuna", "submitit", "gcsfs", "s3fs"}
         MISSING |= {"pyarrow", "grpc", "werkzeug"}  # for tables of evaluations, and the server of TensorBoard

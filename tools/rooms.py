@@ -3,8 +3,8 @@
     python -m tools.rooms           # of this checkout
     python -m tools.rooms CHECKOUT  # of another one, such as a worktree of an earlier commit
 
-A room is a folder at the top level of the package, or a file there; below `frontends`, `launch` and `recipes` each
-folder is one. Doors only list names for others, so what they import does not count.
+A room is a folder at the top level of the package, or a file there; below `frontends`, `projects` and `recipes`
+each folder is one. Doors only list names for others, so what they import does not count.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
-FLOORS = {"frontends", "launch", "recipes"}
+FLOORS = {"frontends", "projects", "recipes"}
 
 
 class Room(NamedTuple):

@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from everstep.launch.sweep.definition import Definition
-from everstep.launch.sweep.study import SweepStudy
+from everstep.sweeps.definition import Definition
+from everstep.sweeps.study import SweepStudy
 
 SPACE = """\
 task.model.units: [8, 16]

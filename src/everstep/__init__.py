@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from everstep.experiment import run_experiment
     from everstep.experiment_config import ExperimentConfig, Mode
     from everstep.frontends.fit import fit
-    from everstep.frontends.training import Training
-    from everstep.launch.sweep import sweep
     from everstep.loop import Hook, ProgressivePolicy, ProgressiveTrainerConfig, Trainer, TrainerConfig
     from everstep.loop.actions import EarlyStopping
     from everstep.model_garden import Controller
+    from everstep.projects.training import Training
+    from everstep.sweeps import sweep
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad
     from everstep.task.optim import OptimizationConfig
     from everstep.trained import predict

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.frontends.components import (
+    from everstep.projects.components import (
         AugmentorBase,
         BaseClass,
         ConfigNotFound,

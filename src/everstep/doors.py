@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from everstep.errors import missing_companion
 from everstep.startup_messages import held_back
 
 
@@ -45,7 +46,10 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
             module = where()[name]
             if module == package:  # the name is a module of the package itself
                 return importlib.import_module(f"{package}.{name}")
-            value = getattr(importlib.import_module(module), name)
+            try:
+                value = getattr(importlib.import_module(module), name)
+            except ModuleNotFoundError as error:
+                raise missing_companion(error, f"{package}.{name}") or error from None
         setattr(sys.modules[package], name, value)  # the next use finds it without this call
         return value
 

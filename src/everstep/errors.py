@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction
+from everstep.entry_points import companion, is_missing
 from everstep.log_lines import without_colours
 
 _AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments received by .*$")
@@ -298,6 +299,18 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
     return UsageError(
         f"{purpose} needs the package {package!r}, which is not installed", remedy=f"pip install 'everstep[{extra}]'"
     )
+
+
+def missing_companion(error: ImportError, key: str = "") -> UsageError | None:
+    """Returns the error for a companion of this package whose folder is not there; None for any other module.
+
+    Args:
+      error: What the import raised.
+      key: What was asked for.
+    """
+    if not (error.name or "").startswith("everstep.") or not is_missing(str(error.name)):
+        return None
+    return UsageError(f"needs {companion(str(error.name))}, which this installation is without", key=key)
 
 
 def kind_of(value: Any) -> str:

@@ -1,6 +1,6 @@
 """`Training`: the base of a team's training components.
 
-The code is in `everstep.frontends.training`.
+The code is in `everstep.projects.training`.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
     from everstep.data import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds
-    from everstep.frontends.training import JobPaths, Training, job_paths, run_component
+    from everstep.projects.training import JobPaths, Training, job_paths, run_component
 
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everstep.cli.resolve import ExperimentRequest, resolve
+from everstep.cli.resolving import ExperimentRequest, resolve
 from everstep.cli.train import default_directory
 from everstep.config import dialect, register_experiment
 from everstep.config import registry as known

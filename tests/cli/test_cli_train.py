@@ -44,7 +44,7 @@ def test_train_then_evaluate_then_repeat_on_jax(shell: Any, tmp_path: Path) -> N
     assert json.loads((tmp_path / "again/run.json").read_text())["digest"] == record["digest"]
 
 
-@pytest.mark.full  # daily on this backend: tests/cli/test_absl_program.py
+@pytest.mark.full  # daily on this backend: tests/model_garden/test_absl_program.py
 def test_model_gardens_command_line_on_tensorflow(shell: Any, tmp_path: Path) -> None:
     words = ["--experiment=mnist/local", "--mode=train_and_eval", "--model_dir=D", "--alsologtostderr", "--v=1"]
     done = shell("train", *words, "--params_override=trainer.train_steps=4", KERAS_BACKEND="tensorflow")

@@ -24,9 +24,9 @@ import everstep.cli.main
 import everstep.storage
 from everstep.config import apply, load_file
 from everstep.config.allowed import resolve
-from everstep.config.gin import bindings as gin_bindings
 from everstep.config.instantiation import instantiate
 from everstep.errors import UsageError
+from everstep.model_garden.gin import bindings as gin_bindings
 
 OPEN = ("everstep", "keras", "my_project", "trusted_lib", "flat_module")
 SOURCES = (str(Path.cwd()), str(Path(everstep.__file__).parent), str(Path(keras.__file__).parent))

@@ -1,7 +1,6 @@
 """Registries of tasks and experiments."""
 
 import dataclasses
-import importlib.metadata
 import logging
 import subprocess
 import sys
@@ -46,16 +45,19 @@ class Points:
     def __init__(self, **loaders: Callable[[], object]) -> None:
         self.loaders = loaders
 
-    def __call__(self, group: str) -> list[object]:
-        return [type("Point", (), {"name": n, "value": n, "load": staticmethod(f)}) for n, f in self.loaders.items()]
+    def __call__(self, path: tuple[str, ...]) -> list[object]:
+        return [
+            type("Point", (), {"name": n, "value": n, "group": registry.ENTRY_POINTS, "load": staticmethod(f)})
+            for n, f in self.loaders.items()
+        ]
 
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_tasks", {})
     monkeypatch.setattr(registry, "_experiments", {})
-    monkeypatch.setattr(registry, "_loaded", set())
-    monkeypatch.setattr(importlib.metadata, "entry_points", Points())
+    monkeypatch.setattr(entry_points, "_loaded", set())
+    monkeypatch.setattr(entry_points, "_installed", Points())
     monkeypatch.setattr(entry_points, "SHIPPED", {})  # else they register here, and are missing in later tests
 
 
@@ -155,7 +157,7 @@ def test_installed_packages_are_loaded_once_and_may_be_broken(monkeypatch, caplo
         raise ImportError("no module named nothing")
 
     points = Points(broken=broken, good=lambda: register_experiment("good")(first))
-    monkeypatch.setattr(importlib.metadata, "entry_points", points)
+    monkeypatch.setattr(entry_points, "_installed", points)
     with caplog.at_level(logging.WARNING):
         assert get_exp_config("good") == Digits()
         load_entry_points()

@@ -18,10 +18,10 @@ from PIL import Image
 
 import everstep.report
 from everstep.components import Orchestrator
-from everstep.frontends.components import orchestrator
-from everstep.frontends.components.exported_model import model_name
-from everstep.frontends.components.project import Project
-from everstep.frontends.project_tracking import Tracking
+from everstep.projects.components import orchestrator
+from everstep.projects.components.exported_model import model_name
+from everstep.projects.components.project import Project
+from everstep.projects.project_tracking import Tracking
 from everstep.recipes.mnist_data import load_mnist
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

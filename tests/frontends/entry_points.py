@@ -243,7 +243,7 @@ class Flow:
             (folder / "config" / "parameters.yaml").write_text(yaml.safe_dump({"SmallFlow": values}))
             (folder / "config" / "catalog.yaml").write_text("rows: rows.npz\n")
             np.savez(folder / "rows.npz", x=X, y=Y)
-        with mock.patch("everstep.frontends.flow.recording.tracking_uri", return_value=None):
+        with mock.patch("everstep.projects.flow.recording.tracking_uri", return_value=None):
             return run_flow(SmallFlow, (), folder, model_dir=folder / "run", verbose=False).directory
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.config.gin import bindings as gin_bindings
-from everstep.config.gin import parse_config_files_and_bindings
 from everstep.errors import UsageError
+from everstep.model_garden.gin import bindings as gin_bindings
+from everstep.model_garden.gin import parse_config_files_and_bindings
 from everstep.recipes import sentences, sums
 from everstep.recipes.transformer import feed_forward, self_attention, transformer
 from everstep.recipes.transformer_config import TransformerConfig

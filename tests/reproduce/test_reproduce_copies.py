@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
+from everstep.errors import UsageError
+from everstep.projects.repetitions import copy_flow_project
+from everstep.reproduce import repetition
 from everstep.reproduce.evidence import Evidence
-from everstep.reproduce.repetition import CodeUnavailable, copy_flow_project, restore_code
+from everstep.reproduce.repetition import CodeUnavailable, code_folder, restore_code
 
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
 
@@ -111,3 +114,14 @@ def test_a_patch_from_outside_the_project_is_not_applied(tmp_path, inside):
     else:
         with pytest.raises(CodeUnavailable, match="outside the project, and are not applied"):
             restore_code(original, project, tmp_path / "restored")
+
+
+def test_what_trained_a_run_may_be_missing(tmp_path, monkeypatch):
+    (tmp_path / "config.yaml").write_text("trainer: {}\n")
+    original = Evidence(tmp_path, {"flow": {"project": "p"}, "code": {}}, {}, {})
+    monkeypatch.setattr(repetition, "_kinds", [])
+    monkeypatch.setattr(repetition, "missing_companions", lambda group: {"projects": "everstep.projects"})
+    with pytest.raises(UsageError) as refused:
+        code_folder(tmp_path, original)
+    assert refused.value.key == str(tmp_path)
+    assert "everstep.projects, which this installation is without" in refused.value.reason

@@ -42,6 +42,22 @@ def test_other_modules_are_not_imported(module):
     assert [name for name in _own_modules(module) if importlib.util.find_spec(name) is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("module", "today"),
+    [
+        ("everstep.catalog.formats", "everstep.projects.catalog.formats"),
+        ("everstep.frontends.catalog.formats", "everstep.projects.catalog.formats"),
+        ("everstep.frontends.fit.fitting", "everstep.frontends.fit.fitting"),
+        ("everstep.launch.sweep.space", "everstep.sweeps.space"),
+        ("everstep.launch.tuner.trials", "everstep.sweeps.tuner.trials"),
+        ("everstep.quick.trials", "everstep.sweeps.tuner.trials"),
+        ("everstep.submit.snapshot", "everstep.submit.snapshot"),
+    ],
+)
+def test_earlier_packages_are_found_where_they_are_today(module, today):
+    assert _own_modules(module) == [today]
+
+
 def test_a_file_with_an_earlier_module_loads(tmp_path):
     model = keras.Sequential([keras.Input((4,)), Classifier(["a", "b", "c"])])
     model.save(tmp_path / "new.keras")

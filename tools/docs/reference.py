@@ -14,14 +14,14 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
-from everstep.cli.commands import GROUPS, load
+from everstep.cli.commands import groups, load
 from everstep.config import Config, get_exp_config, load_entry_points, registry
 from everstep.config.base import OneOfConfig, class_defaults
 from everstep.config.schema import field_docs
 from everstep.experiment_config import ExperimentConfig
-from everstep.frontends.components.config import ProjectConfig
-from everstep.frontends.flow.settings import TaskParams
 from everstep.loop.config import ProgressiveTrainerConfig
+from everstep.projects.components.config import ProjectConfig
+from everstep.projects.flow.settings import TaskParams
 from everstep.task.config import TaskConfig
 
 KEY = re.compile(r"^\| `([\w.]+)`", re.MULTILINE)
@@ -167,7 +167,7 @@ def task_sections() -> list[tuple[list[str], list[Key]]]:
 def commands() -> str:
     """Returns every command with its arguments and options, from the command line's own definitions."""
     lines: list[str] = []
-    for title, group in GROUPS.items():
+    for title, group in groups().items():
         lines += [f"## {title}", ""]
         for name in group:
             for words, command in _commands(name, load(name)):

@@ -1,7 +1,8 @@
 """The `everstep` command: one module per command or group of commands, imported when it is called.
 
-`main` is the entry point and returns exit codes; `commands` is the table of commands. A module with the name of a
-command is that command; `runs_…` are the commands of `everstep runs`. The others are shared:
+`main` is the entry point and returns exit codes; `commands` is the table of commands, those of companions among them. A
+module with the name of a command is that command; `runs_…` are the commands of `everstep runs`. The others are shared,
+and offered to commands of other packages:
 
 train.py         `everstep train`
 eval.py          `everstep eval`
@@ -18,33 +19,57 @@ runs_sync.py     `everstep runs sync`
 runs_rm.py       `everstep runs rm`
 config.py        `everstep config`
 experiments.py   `everstep experiments`
-sweep.py         `everstep sweep`
-tune.py          `everstep tune`
 launch.py        `everstep launch`
-submit.py        `everstep submit`
-new.py           `everstep new`
-run.py           `everstep run`
-check.py         `everstep check`
-flow.py          `everstep flow`
-catalog.py       `everstep catalog`
-bct.py           `everstep bct`
 records.py       `everstep records`
 generate.py      `everstep generate`
-ui.py            `everstep ui`
 doctor.py        `everstep doctor`
 
 main.py            parses the command line, and returns the exit code
 commands.py        the table of commands
+command.py         what the table knows of a command
 sharding_table.py  the table of `everstep config --sharding`
-options.py       arguments and options, each spelled once; `ExperimentRequest`
-resolve.py       from a command line to a resolved configuration
-load_backend.py  choosing the backend, and loading Keras with it
-run_resolved.py  running a resolved experiment, for `train` and `eval`
-process.py       the command line in a new process, and SIGTERM
-run_models.py    the model of a run, for `predict` and `export`
-remote_runs.py   runs at a URL
-runs_cells.py    what the commands of `everstep runs` show of a run in a table
-output.py        what is printed
-absl_flags.py    flags of absl and Model Garden on our command line
-absl_program.py  the same flags, for users' own training programs
+options.py         arguments and options, each spelled once; `ExperimentRequest`
+resolving.py       from a command line to a resolved configuration
+backends.py        choosing the backend, and loading Keras with it
+run_resolved.py    running a resolved experiment, for `train` and `eval`
+process.py         the command line in a new process, and SIGTERM
+run_models.py      the model of a run, for `predict` and `export`
+remote_runs.py     runs at a URL
+runs_cells.py      what the commands of `everstep runs` show of a run in a table
+output.py          what is printed
 """
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.cli import options
+    from everstep.cli.backends import (
+        choose_backend,
+        load_backend,
+        load_project_backend,
+    )
+    from everstep.cli.command import (
+        Command,
+        experiment_keys,
+        new_app,
+    )
+    from everstep.cli.output import (
+        aligned,
+        number,
+        print_last,
+        quiet,
+    )
+    from everstep.cli.process import (
+        exit_on_sigterm,
+        repeated_command,
+        without_restarts,
+    )
+    from everstep.cli.resolving import (
+        Resolved,
+        import_modules,
+        resolve,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

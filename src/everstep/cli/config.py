@@ -8,8 +8,8 @@ import typer
 
 from everstep import redaction
 from everstep.cli import options
-from everstep.cli.commands import new_app
-from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.command import new_app
+from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.sharding_table import sharding_table
 from everstep.config import (
     ABSENT,

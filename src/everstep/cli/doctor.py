@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from everstep import __version__, storage
 from everstep.cli import options
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import aligned
 from everstep.engine import backend
 from everstep.errors import UsageError

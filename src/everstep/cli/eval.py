@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from everstep.cli import options
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number
-from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError

@@ -2,9 +2,9 @@
 
 from everstep import config
 from everstep.cli import options
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import aligned
-from everstep.cli.resolve import import_modules
+from everstep.cli.resolving import import_modules
 from everstep.engine import backend
 from everstep.storage import json_text
 

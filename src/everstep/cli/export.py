@@ -8,9 +8,9 @@ import typer
 
 from everstep.checkpoint.remote import is_url
 from everstep.cli import options, run_models
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import quiet
-from everstep.cli.resolve import import_modules
+from everstep.cli.resolving import import_modules
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from everstep.cli import options, run_models
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.errors import UsageError
 from everstep.trained import local_run, opened
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from everstep.cli import train
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.options import ExperimentRequest
-from everstep.cli.resolve import resolve
+from everstep.cli.resolving import resolve
 from everstep.config import walk
 from everstep.errors import UsageError, nearest
 from everstep.launch import LocalGang, ProcessCount, RayCluster, SlurmGang, supervise

@@ -3,29 +3,33 @@
 The exit codes, and what is printed with them, are in `run/exit_codes.py`.
 """
 
-import contextlib
+import functools
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from everstep import redaction
-from everstep.cli.absl_flags import normalised, why_declined
-from everstep.cli.commands import CommandInterrupted, app
-from everstep.errors import TrainingError, UsageError
+from everstep.cli.commands import COMMANDS, CommandInterrupted, app
+from everstep.entry_points import entry_points
+from everstep.errors import TrainingError, UsageError, missing_companion
 from everstep.gang import refuse_together
 from everstep.log_lines import print_plain_lines
 from everstep.run import Interrupted, exit_code, without_option
 
-_TAKE_EXPERIMENTS = ("train", "eval", "check", "config", "tune", "submit")
-_RUN_AS_SEVERAL = ("train", "eval", "run", "flow")
+SPELLINGS = "everstep.command_lines"
+"""The group of entry points for command lines of other programs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's; returns the exit code."""
     command = typer.main.get_command(app)
-    words = without_option(normalised(sys.argv[1:] if arguments is None else arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    for spelling in _spellings():
+        given = spelling.normalised(given)
+    words = without_option(given)
     # Secrets in the command line and in the environment are learned before anything can print or log them.
     redaction.guard_process()
     print_plain_lines()
@@ -36,9 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command.main(args=words, prog_name="everstep", standalone_mode=False, obj=words) or 0)
     except (Exception, KeyboardInterrupt, Interrupted) as error:
         raised = _as_raised(error, words)
-        if isinstance(raised, UsageError) and words[:1] and words[0] in _RUN_AS_SEVERAL:
+        together = words[:1] and words[0] in COMMANDS and COMMANDS[words[0]].trains_as_several
+        if isinstance(raised, UsageError) and together:
             return refuse_together(raised, lambda: exit_code(raised), os.environ)
         return exit_code(raised)
+
+
+@functools.cache
+def _spellings() -> list[Any]:
+    """Returns the modules that know how other programs spell command lines.
+
+    Each has `normalised(words)`, which returns the words as they are spelled here, and `why_declined(option)`, which
+    returns why an option of these programs does not exist here; empty for one that they do not have, either.
+    """
+    return [point.load() for point in entry_points(SPELLINGS)]
 
 
 def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
@@ -47,6 +62,8 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
         return error.interrupt
     if isinstance(error, typer.Abort):
         return KeyboardInterrupt()
+    if isinstance(error, ModuleNotFoundError):
+        return missing_companion(error, f"everstep {words[0]}" if words else "") or error
     # The parser's exceptions are known by what they can do: which package they live in depends on typer's version.
     spell = getattr(error, "format_message", None)
     if isinstance(error, UsageError | TrainingError) or spell is None:
@@ -55,7 +72,8 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
     path = context.command_path if context is not None else "everstep"
     found = spell().rstrip(".")
     if option := getattr(error, "option_name", None) or "":
-        hint = why_declined(option) or key_instead_of(option, words)
+        declined = next((why for spelling in _spellings() if (why := spelling.why_declined(option))), "")
+        hint = declined or key_instead_of(option, words)
         found = f"No such option: {option}; {hint}" if hint else found
     return UsageError(f"{found} (see: {path} --help)")
 
@@ -67,22 +85,11 @@ def key_instead_of(option: str, words: Sequence[str]) -> str:
       option: The unknown option as it was given: `--epochs`.
       words: The whole command line.
     """
-    from everstep.config import get_exp_config, keys_like
-    from everstep.experiment_config import ExperimentConfig
-    from everstep.frontends.flow import key_meant
-
     command, *rest = words or ("",)
     name = option.lstrip("-").replace("-", "_")
     target = next((word for word in rest if not word.startswith("-") and "=" not in word), "")
-    keys: list[str] = []
-    if command == "flow":
-        keys = [key] if (key := key_meant(name, target or "TASK")) else []
-    elif command in _TAKE_EXPERIMENTS:
-        experiment = ExperimentConfig()  # has the keys that all have, if the experiment needs the user's modules
-        with contextlib.suppress(UsageError):
-            found = get_exp_config(target)
-            experiment = found if isinstance(found, ExperimentConfig) else experiment
-        keys = keys_like(experiment, name)
+    keys_like = COMMANDS[command].keys_like if command in COMMANDS else None
+    keys = keys_like(name, target) if keys_like else []
     value = _value_of(option, words)
     return f"a value is written without dashes: {' or '.join(f'{key}={value}' for key in keys)}" if keys else ""
 

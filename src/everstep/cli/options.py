@@ -88,6 +88,16 @@ Project = Annotated[
     str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
 ]
 
+EvalOnly = Annotated[bool, typer.Option("--eval-only", help="Evaluate the export; train nothing.")]
+GpuType = Annotated[str, typer.Option(metavar="NAME", help="Slurm, Kubernetes: p100, v100, t4, …; any, or none.")]
+Hours = Annotated[float, typer.Option(metavar="H", help="Slurm: hours at a time; the next job resumes.")]
+Mem = Annotated[int, typer.Option(metavar="MIB", help="Slurm, Kubernetes: memory.")]
+NumCpu = Annotated[int, typer.Option("--n-cpu", metavar="N", help="Slurm, Kubernetes: processors.")]
+Email = Annotated[str, typer.Option(metavar="ADDRESS", help="Slurm: who gets mail when it begins, ends or fails.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="URL", help="Ray: the dashboard; by default $RAY_ADDRESS, or this machine's.")
+]
+
 
 @dataclasses.dataclass
 class ExperimentRequest:

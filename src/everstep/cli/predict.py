@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from everstep.cli import options, run_models
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import print_last, quiet
-from everstep.cli.resolve import import_modules
+from everstep.cli.resolving import import_modules
 from everstep.errors import UsageError, nearest
 from everstep.trained import Found, local_run, opened
 

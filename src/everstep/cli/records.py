@@ -8,7 +8,7 @@ import typer
 
 from everstep.checkpoint.remote import is_url
 from everstep.cli import options
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import aligned, quiet
 from everstep.data.formats import BadFile, NumpyFile
 from everstep.data.tfrecord import Feature, Inspection, Written, differences, inspect, write_arrays, write_images

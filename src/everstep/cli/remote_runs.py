@@ -5,8 +5,7 @@ from typing import Any
 
 from everstep.checkpoint.remote import checked, is_renewed, local_runs
 from everstep.errors import UsageError
-from everstep.launch.submit import Overview, listable
-from everstep.run import find_runs
+from everstep.run import Overview, find_runs, listable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from everstep import report as page
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.trained import local_run
 
 app = new_app()

@@ -8,7 +8,7 @@ import typer
 
 from everstep import redaction
 from everstep.cli import options
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.output import print_last
 from everstep.errors import TrainingError, UsageError
 from everstep.reproduce import compare_runs

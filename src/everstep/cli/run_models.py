@@ -7,7 +7,7 @@ from typing import Any
 from everstep.checkpoint import newest_step
 from everstep.cli import options
 from everstep.cli.output import quiet
-from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.resolving import Resolved, resolve
 from everstep.config import get_task
 from everstep.engine import backend as backends
 from everstep.errors import UsageError

@@ -7,11 +7,10 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.checkpoint.remote import working_copy
-from everstep.cli.load_backend import load_backend
+from everstep.cli.backends import load_backend
 from everstep.cli.output import quiet
-from everstep.cli.resolve import Resolved
-from everstep.config import get_task
-from everstep.config.gin import operative_config
+from everstep.cli.resolving import Resolved
+from everstep.config import get_task, operative_config
 from everstep.engine import join_gang
 from everstep.experiment_config import Mode
 from everstep.gang import current_gang, failing_together

@@ -4,7 +4,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from everstep.cli.commands import new_app
+from everstep.cli.command import new_app
 from everstep.cli.runs_compare import compare
 from everstep.cli.runs_list import list_runs
 from everstep.cli.runs_rm import remove

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.cli.output import number
-from everstep.launch.submit import Overview
+from everstep.run import Overview
 from everstep.tracking import SIDE_FIGURES
 
 

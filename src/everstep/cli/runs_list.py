@@ -14,8 +14,7 @@ from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
 from everstep.errors import UsageError, nearest
-from everstep.launch.submit import Overview, overview
-from everstep.launch.sweep import ListedSweep, find_sweeps
+from everstep.run import Overview, RunGroup, find_run_groups, overview
 from everstep.storage import json_text
 
 _COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]
@@ -48,7 +47,7 @@ def list_runs(root: Root = None, sort: Sort = None, descending: Descending = Fal
     else:
         found = overview(Path(root or "runs"))
     found = order.apply(found)
-    sweeps = [] if root is not None and is_url(root) else list(find_sweeps(Path(root or "runs")))
+    sweeps = [] if root is not None and is_url(root) else find_run_groups(Path(root or "runs"))
     if json:
         print(json_text([{**one.as_dict(), "sweep": _sweep_of(one, sweeps)} for one in found]))
     elif found:
@@ -60,7 +59,7 @@ def list_runs(root: Root = None, sort: Sort = None, descending: Descending = Fal
         print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
 
 
-def _sweep_of(run: Overview, sweeps: Iterable[ListedSweep]) -> dict[str, Any] | None:
+def _sweep_of(run: Overview, sweeps: Iterable[RunGroup]) -> dict[str, Any] | None:
     """Returns the sweep and the number of a run that is a trial; None for any other."""
     for sweep in sweeps:
         if (number := sweep.places.get(run.directory.resolve())) is not None:

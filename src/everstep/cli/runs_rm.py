@@ -11,8 +11,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli.output import aligned
 from everstep.cli.runs_cells import main_metrics, progress
 from everstep.errors import UsageError
-from everstep.launch.submit import Overview, listable, newest
-from everstep.run import removal
+from everstep.run import Overview, listable, newest_job, removal
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt; needed without a terminal.")]
@@ -50,7 +49,7 @@ def _removable(name: str) -> Overview:
     if is_url(name):
         raise UsageError("is at a URL", key="DIR", received=name, remedy="remove it with the store's own tools")
     path = Path(name)
-    run = Overview(path, listable(removal.check(path)), newest(path))
+    run = Overview(path, listable(removal.check(path)), newest_job(path))
     if run.submission is not None and run.submission.state in ("queued", "active"):
         raise UsageError(
             f"is {run.state}", key="DIR", received=name, remedy=f"end it first: {run.submission.stop_command}"

@@ -13,8 +13,7 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.launch.submit import Overview, newest
-from everstep.run import damage, goodput, read
+from everstep.run import Overview, damage, goodput, newest_job, read
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
@@ -22,7 +21,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, 
 def show(directory: Directory, json: options.Json = False) -> None:
     """Show one run; with --json, print its run.json."""
     path = Path(directory)
-    submission = None if is_url(directory) else newest(path)
+    submission = None if is_url(directory) else newest_job(path)
     if not json and submission is not None and not (path / "run.json").exists():  # it has not started yet
         waiting = Overview(path, None, submission)
         print(aligned([("status", waiting.state), *_submission_rows(waiting)]))

@@ -13,8 +13,17 @@ from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import is_url
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
-from everstep.launch.submit import Overview, listable, newest, overview
-from everstep.run import goodput, last_beat, loop_directories, read, seconds
+from everstep.run import (
+    Overview,
+    goodput,
+    last_beat,
+    listable,
+    loop_directories,
+    newest_job,
+    overview,
+    read,
+    seconds,
+)
 from everstep.tracking import (
     DisplayStatus,
     HistoryReader,
@@ -263,7 +272,7 @@ def _runs(place: str) -> Sequence[Overview]:
     if is_url(place):
         found = remote_runs(place)
     elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), listable(read(place)), newest(Path(place)))]
+        found = [Overview(Path(place), listable(read(place)), newest_job(Path(place)))]
     elif not Path(place).is_dir():
         raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place)
     else:

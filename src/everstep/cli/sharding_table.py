@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everstep.cli.load_backend import load_backend
+from everstep.cli.backends import load_backend
 from everstep.cli.output import aligned, quiet
 from everstep.config import get_task
 from everstep.engine import DATA, ShardingPlan, check_backend, check_batch, kind_of

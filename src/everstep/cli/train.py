@@ -10,11 +10,11 @@ import typer
 from everstep import redaction, storage
 from everstep.checkpoint.remote import checked, is_url, join
 from everstep.cli import options
-from everstep.cli.commands import new_app
-from everstep.cli.load_backend import load_backend
+from everstep.cli.backends import load_backend
+from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.process import without_restarts
-from everstep.cli.resolve import Resolved, resolve
+from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_resolved import run_resolved
 from everstep.config import dialect, get_task
 from everstep.errors import TrainingError, UsageError
@@ -132,7 +132,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="everstep-fast-dev-run-") as folder:
             with quiet():
-                from everstep.launch.tuner import Stages, dev_run
+                from everstep.fast_dev_run import Stages, dev_run
 
                 load_backend(resolved.params.runtime.seed)
             dev_run(

@@ -20,7 +20,7 @@ nested_dicts.py   leaves of dicts in dicts
 instantiation.py  objects from plain values, in Hydra's spelling
 allowed.py        which code a name in a configuration may reach
 schema.py         a JSON Schema, for editors
-gin/              gin bindings
+bindings.py       values in another language, such as gin's
 """
 
 from typing import TYPE_CHECKING
@@ -44,7 +44,16 @@ if TYPE_CHECKING:
         Declined,
         OneOfConfig,
         at_default,
+        field_names,
         keys_like,
+        unknown_key,
+        walk_configs,
+    )
+    from everstep.config.bindings import (
+        Bindings,
+        configurable,
+        operative_config,
+        read_bindings,
     )
     from everstep.config.compose import (
         apply,

@@ -183,7 +183,7 @@ class Config:
     @classmethod
     def _from_layer(cls, layer: Layer) -> Self:
         try:
-            return cls._from_mapping(layer.tree)
+            return cls.from_mapping(layer.tree)
         except UsageError as error:
             raise UsageError(layer.located(error.problems)) from None
 
@@ -196,7 +196,7 @@ class Config:
             return cls._from_number(float(value))
         if not isinstance(value, Mapping):
             raise pydantic_core.PydanticCustomError("config", "not a config")
-        return cls._from_mapping(value)
+        return cls.from_mapping(value)
 
     @classmethod
     def _from_number(cls, value: float) -> Self:
@@ -204,7 +204,12 @@ class Config:
         raise NotImplementedError
 
     @classmethod
-    def _from_mapping(cls, tree: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, tree: Mapping[str, Any]) -> Self:
+        """Returns a config with the values of a plain mapping.
+
+        Raises:
+          UsageError: A field without a default is missing, or a value is wrong.
+        """
         fields = dataclasses.fields(cls)
         required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
         missing = [Problem(name, "is required") for name in required if name not in tree]
@@ -691,6 +696,23 @@ def configs_in(value: Any, path: str) -> Iterator[tuple[str, Config]]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from configs_in(item, join(path, str(key)))
+
+
+def walk_configs(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yields a config and all that it holds, each with its key path."""
+    yield path, config
+    for below, child in config._children(config._names()):
+        yield from walk_configs(child, join(path, below))
+
+
+def field_names(config: Config) -> list[str]:
+    """Returns the names of the values that a config holds: its fields, then what was added to an open one."""
+    return config._names()
+
+
+def unknown_key(config: Config, name: str, value: Any) -> Problem:
+    """Returns the problem of a key that a config does not have, with the nearest one."""
+    return config._unknown(name, value)
 
 
 def keys_like(config: Config, name: str) -> list[str]:

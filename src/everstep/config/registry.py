@@ -1,13 +1,12 @@
 """Registries: tasks by their config class, experiments by their name."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from everstep.config.annotations import require_dataclass
 from everstep.config.base import Config
-from everstep.entry_points import entry_points
+from everstep.entry_points import load_modules, missing_companions
 from everstep.errors import UsageError, nearest
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -15,10 +14,8 @@ Registered = TypeVar("Registered", bound=Callable[..., Any])
 ENTRY_POINTS = "everstep.experiments"
 """Entry point group of installed packages; each names a module that registers experiments when imported."""
 
-_logger = logging.getLogger(__name__)
 _tasks: dict[type[Config], Callable[..., Any]] = {}
 _experiments: dict[str, Callable[[], Config]] = {}
-_loaded: set[str] = set()
 
 
 def register_task(config_cls: type[Config]) -> Callable[[Registered], Registered]:
@@ -125,7 +122,9 @@ def get_exp_config(name: str) -> Any:
         load_entry_points()
     if name not in _experiments:
         hint = "one of your own is known once its module is imported: --import my.module"
-        raise UsageError(f"no experiment {name!r}", remedy=f"{nearest(name, _experiments)} ({hint})")
+        gone = sorted(set(missing_companions(ENTRY_POINTS).values()))
+        without = f", and this installation is without {', '.join(gone)}" if gone else ""
+        raise UsageError(f"no experiment {name!r}{without}", remedy=f"{nearest(name, _experiments)} ({hint})")
     config = _experiments[name]()
     if not isinstance(config, Config):
         raise UsageError("must return a config", key=f"experiment {name!r}", received=config)
@@ -189,15 +188,7 @@ def experiments() -> dict[str, str]:
 
 def load_entry_points() -> None:
     """Imports the experiments of installed packages, once each; a broken one is a warning in the log."""
-    for point in entry_points(ENTRY_POINTS):
-        if point.value in _loaded:
-            continue
-        _loaded.add(point.value)
-        try:
-            point.load()
-        except Exception as error:  # a broken package must not stop this run
-            _logger.warning("experiments of %r (%s) are skipped: %s: %s", point.name, point.value,
-                            type(error).__name__, error)  # fmt: skip
+    load_modules(ENTRY_POINTS, "experiments")
 
 
 def _require_free(held: Callable[..., Any] | None, new: Callable[..., Any], what: str) -> None:

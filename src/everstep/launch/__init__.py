@@ -6,9 +6,6 @@ progress.py    how far its run is
 child_gang.py  the command as several processes
 slurm_gang.py  the same by Slurm
 ray_gang.py    the same by Ray
-submit/        hands a run to the background, Slurm or Ray
-tuner/         short trials before a long run
-sweep/         the same run many times, with other values
 """
 
 from typing import TYPE_CHECKING

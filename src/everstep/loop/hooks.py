@@ -34,7 +34,7 @@ Their users:
 | `Profile` | `run/profiling.py` |
 | `PruningGate`, of the trials of a sweep | `run/pruning.py` |
 | `LiveFacts`: `setup` only | `run/trackers.py` |
-| `--fast-dev-run` | `launch/tuner/quick_run.py` |
+| `--fast-dev-run` | `fast_dev_run.py` |
 
 Everything that takes part in the loop is a hook; actions and Keras callbacks are called by one. Use an action for what
 only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other events, or for what has

@@ -5,6 +5,9 @@ A companion: it uses the core as any package could, and the core does without it
 controller.py      `Controller`, also with orbit's arguments: `everstep.Controller`
 plain_trainers.py  objects that only have `train` and `evaluate`
 standard.py        `StandardTrainer` and `StandardEvaluator`, as in orbit
+gin/               gin bindings
+absl_flags.py      flags of absl and Model Garden on our command line
+absl_program.py    the same flags, for users' own training programs
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +15,10 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
+    from everstep.model_garden import (
+        absl_program,
+        gin,
+    )
     from everstep.model_garden.controller import Controller
     from everstep.model_garden.standard import (
         StandardEvaluator,

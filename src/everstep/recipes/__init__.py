@@ -1,5 +1,6 @@
-"""The shipped experiments. Importing it registers them; it imports no Keras.
+"""The shipped experiments and their data. `everstep experiments` lists them; nothing is loaded before one is asked for.
 
+zoo.py                 registers all but those of `bct` and `hub`
 mnist.py               digits: experiments on the data that ships
 mnist_task.py          their task
 mnist_data.py          their data
@@ -21,10 +22,3 @@ gpt2_config.py         their shape
 bct/                   backward-compatible training
 hub/                   KerasHub models
 """
-
-from everstep.recipes import gpt2 as gpt2
-from everstep.recipes import images as images
-from everstep.recipes import mnist as mnist
-from everstep.recipes import multitask as multitask
-from everstep.recipes import regression as regression
-from everstep.recipes import text as text

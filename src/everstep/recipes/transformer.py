@@ -17,7 +17,7 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from everstep.config.gin import configurable
+from everstep.config import configurable
 from everstep.recipes.transformer_config import TransformerConfig
 
 Block = Callable[..., Any]

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
+    from everstep.reproduce.evidence import (
+        Evidence,
+        stored_config,
+    )
+    from everstep.reproduce.repetition import (
+        NotRepeatable,
+        Repetition,
+        register_repeatable,
+    )
     from everstep.reproduce.reproducing import (
         compare_runs,
         reproduce,

@@ -1,9 +1,8 @@
-"""Repeats a run: the command that its record leads to, copies of its project and its code, and the process.
+"""Repeats a run: the command that its record leads to, a copy of its code, and the process.
 
-The project stays as it is: code and configuration are copied, with the values that the run had; data is linked, or
-copied where a task may write. The code of the record is restored from its commit and the patch that the run has kept.
-The length of a run may alter what it computes, so its configuration is never changed to make it shorter: where only
-the first steps are compared, the process is stopped after them.
+What trains in another way than `everstep train` registers how its runs are repeated. The code of the record is restored
+from its commit and the patch that the run has kept. The length of a run may alter what it computes, so nothing in its
+configuration is changed to make it shorter: where only the first steps are compared, the process is stopped after them.
 """
 
 import collections
@@ -11,28 +10,23 @@ import contextlib
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from everstep import storage
-from everstep.config import dialect
+from everstep.entry_points import load_modules, missing_companions
 from everstep.errors import UsageError
-from everstep.frontends import COMPONENTS, FLOW
 from everstep.reproduce.evidence import Evidence, stored_config
-from everstep.run import export_config, git, last_beat, loop_directory, with_settings
+from everstep.run import git, last_beat, with_settings
 from everstep.tracking import SERVERS
 
-_NEVER = (".*", "__pycache__")
-_NOT_COPIED = ("runs", "*.db", "mlartifacts", "mlruns")  # of the project's folder itself: code may have such names
-_MADE_ANEW = ("model", "report")
-_CONFIG = ("parameters.yaml", "catalog.yaml", "optimizer.yaml")
+ENTRY_POINTS = "everstep.repetitions"
+"""The group of entry points; each names a module that registers kinds of runs."""
 
 _ERROR = "everstep: error: "
 _UNSET = ("MLFLOW_TRACKING_URI", "KERAS_BACKEND", "EVERSTEP_SUBMISSION", "EVERSTEP_SUPERVISOR")
@@ -69,6 +63,32 @@ class Repetition:
     settings: dict[str, str]
 
 
+class RepeatableKind(Protocol):
+    """A kind of runs, other than experiments, that a command of its own repeats."""
+
+    def is_of(self, run: Path, original: Evidence) -> bool:
+        """Returns whether a run is of this kind."""
+
+    def code_folder(self, run: Path, original: Evidence, project: Path | None) -> Path:
+        """Returns the folder with its code; `project` is the one that the user specified, if any."""
+
+    def repeat(self, run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
+        """Returns the command that repeats it; `create_repetition` explains the arguments."""
+
+
+_kinds: list[RepeatableKind] = []
+
+
+def register_repeatable(kind: RepeatableKind) -> None:
+    """Adds a kind of runs, in a module that an entry point of the group `everstep.repetitions` names."""
+    _kinds.append(kind)
+
+
+def _kind_of(run: Path, original: Evidence) -> RepeatableKind | None:
+    load_modules(ENTRY_POINTS, "repetitions")
+    return next((kind for kind in _kinds if kind.is_of(run, original)), None)
+
+
 def code_folder(run: Path, original: Evidence, project: Path | None = None) -> Path:
     """Returns the folder with the code of a run.
 
@@ -83,14 +103,14 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
     """
     if project is not None and not project.is_dir():
         raise UsageError("there is no such folder", key="--project", received=str(project))
-    if original.record.get("flow"):
-        return _flow_project(run, original, project)
-    if loop_directory(run) != run:
-        return (project or Path(os.path.abspath(run)).parent.parent).absolute()  # the folder itself may be a link
+    if (kind := _kind_of(run, original)) is not None:
+        return kind.code_folder(run, original, project)
     if stored_config(original.directory / "config.yaml").get("experiment"):
         return (project or Path.cwd()).absolute()
+    gone = sorted(set(missing_companions(ENTRY_POINTS).values()))
+    without = f", or by {', '.join(gone)}, which this installation is without" if gone else ""
     raise UsageError(
-        "was trained by a program that is not in its record",
+        f"was trained by a program that is not in its record{without}",
         key=str(run),
         remedy=f"run that again in another directory, then compare: everstep reproduce {run} --with OTHER",
     )
@@ -109,8 +129,8 @@ def create_repetition(run: Path, original: Evidence, into: Path, code: Path) -> 
       NotRepeatable: Something of the run is missing.
     """
     settings = original.record["environment"].get("settings")
-    how = _flow if original.record.get("flow") else _component if loop_directory(run) != run else _experiment
-    found = how(run, original, into, code)
+    kind = _kind_of(run, original)
+    found = (kind.repeat if kind is not None else _experiment)(run, original, into, code)
     return dataclasses.replace(found, settings=dict(settings) if isinstance(settings, dict) else {})
 
 
@@ -136,153 +156,6 @@ def _mode(original: Evidence) -> str:
     expected = interval if isinstance(interval, int) else 0
     late = len(evaluated) == 1 and len(original.numbers) > 1 and 0 < expected < evaluated[0]
     return "train_and_post_eval" if late else "train_and_eval"
-
-
-def _flow(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
-    """Copies the project, to whose files the run would write, with the configuration of the run."""
-    stored = run / FLOW.settings
-    settings = stored_config(stored if stored.is_file() else run / "config.yaml")
-    if not {"task", "parameters", "catalog", "optimizer"} <= settings.keys():
-        raise NotRepeatable("its configuration is missing", key=str(stored))
-    copy = into / "project"
-    copy_flow_project(code, copy, settings)
-    words = ["flow", str(settings["task"]), f"--project={copy}", f"--model-dir={into / 'run'}"]
-    words.append(f"--backend={original.record['backend']}")
-    return Repetition(words, copy, into / "run", {})
-
-
-def _flow_project(run: Path, original: Evidence, project: Path | None) -> Path:
-    """Returns the project of a flow: as specified, around the run, as recorded, or around the working directory."""
-    recorded = Path(str(original.record["flow"].get("project", "")))
-    here = Path.cwd()
-    around = [*Path(os.path.abspath(run)).parents, *run.resolve().parents]  # the run, or `runs`, may be a link
-    folders = [project.absolute()] if project else [*around, recorded, here, *here.parents]
-    for folder in folders:
-        if (folder / "config" / "parameters.yaml").is_file():
-            return folder
-    if project:
-        reason = "is not a project of flows: it has no config/parameters.yaml"
-        raise UsageError(reason, key="--project", received=str(project))
-    reason = f"its code is missing: there is no project {str(recorded)!r}, and none around the run"
-    raise NotRepeatable(reason, remedy="specify it with --project DIR")
-
-
-def _component(run: Path, original: Evidence, into: Path, code: Path) -> Repetition:
-    """Creates a project with the same code and one run, with the configuration that the run was exported with."""
-    config = stored_config(_component_config(run))
-    source = str(config.get("src_code_path") or ".")
-    if not (code / source).resolve().is_relative_to(code.resolve()):
-        raise NotRepeatable(f"is outside the project {str(code)!r}", key="src_code_path", received=source)
-    if not (code / source).is_dir():
-        raise NotRepeatable("its code is missing", key=str(code / source))
-    copy_component_project(code, os.path.relpath((code / source).resolve(), code.resolve()), into)
-    name = run.resolve().name  # it may be called "."
-    folder = into / "runs" / name
-    folder.mkdir(parents=True)
-    storage.write_text(folder / "config.yaml", dialect.dump(config))
-    words = ["run", name, f"--project-root={into}", f"--backend={original.record['backend']}"]
-    return Repetition(words, into, folder / COMPONENTS.training, {})
-
-
-def _component_config(run: Path) -> Path:
-    exported = export_config(run)
-    if exported is not None:
-        return exported
-    files = sorted(run.glob("*.yaml"))
-    if len(files) != 1:
-        raise NotRepeatable(f"its configuration is missing: {len(files)} *.yaml files, and no export", key=str(run))
-    return files[0]
-
-
-# -- a copy of the project ---------------------------------------------------------------------------------------------
-
-
-def copy_component_project(root: Path, source: str, into: Path) -> None:
-    """Copies the code of a project of components, and links everything else."""
-    into.mkdir(parents=True, exist_ok=True)
-    top = Path(source).parts[0] if Path(source).parts else "."
-    if top == ".":
-        shutil.copytree(root, into, ignore=_ignored(root, into), dirs_exist_ok=True, symlinks=True)
-        return
-    shutil.copytree(root / top, into / top, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
-    for entry in root.iterdir():
-        if entry.name not in (top, "runs") and not entry.name.startswith(".") and entry.suffix != ".db":
-            os.symlink(entry, into / entry.name, target_is_directory=entry.is_dir())
-
-
-def copy_flow_project(root: Path, into: Path, settings: dict[str, Any]) -> None:
-    """Copies a project of flows; its `config/` gets the values of the run, not the current ones.
-
-    Args:
-      root: The folder of the project.
-      into: The folder of the copy.
-      settings: The resolved configuration of the task: `task`, `parameters`, `catalog`, `optimizer`.
-    """
-    shutil.copytree(root, into, ignore=_ignored(root, into, "config", "data"), symlinks=True)
-    # Files are removed and written below: none of them may be a link to the original.
-    _copy_whole(root / "config", into / "config")
-    (into / "data").mkdir()
-    for entry in (root / "data").iterdir() if (root / "data").is_dir() else ():
-        if entry.name in _MADE_ANEW:
-            (into / "data" / entry.name).mkdir()
-        elif not entry.is_dir():
-            os.symlink(entry.resolve(), into / "data" / entry.name)
-        elif entry.name == "raw":
-            _link_each(entry, into / "data" / entry.name)
-        else:
-            _copy_whole(entry, into / "data" / entry.name)
-    _write_config(root, into / "config", settings)
-
-
-def _ignored(root: Path, into: Path, *others: str) -> Callable[[str, list[str]], set[str]]:
-    """Returns a filter for `copytree`: skips some folders of the project, virtual environments, and the copy itself."""
-    never, first, made = shutil.ignore_patterns(*_NEVER), shutil.ignore_patterns(*_NOT_COPIED, *others), into.resolve()
-
-    def ignore(folder: str, names: list[str]) -> set[str]:
-        paths = {name: Path(folder, name) for name in names}
-        skipped = {name for name, path in paths.items() if path.resolve() == made or (path / "pyvenv.cfg").is_file()}
-        return {*never(folder, names), *(first(folder, names) if Path(folder) == root else ()), *skipped}
-
-    return ignore
-
-
-def _copy_whole(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, ignore_dangling_symlinks=True)
-    else:
-        target.mkdir(parents=True)
-
-
-def _link_each(source: Path, target: Path) -> None:
-    """Links the entries of a folder, so that files added by a task do not reach the original."""
-    target.mkdir()
-    for entry in source.iterdir():
-        os.symlink(entry.resolve(), target / entry.name, target_is_directory=entry.is_dir())
-
-
-def _write_config(root: Path, config: Path, settings: dict[str, Any]) -> None:
-    has_optimizer = any((folder / "optimizer.yaml").is_file() for folder in (config, config / "local"))
-    for name in _CONFIG:
-        for folder in (config, config / "local"):
-            (folder / name).unlink(missing_ok=True)
-    catalog = _with_absolute_paths(settings["catalog"], root)
-    values = {"parameters.yaml": {settings["task"]: settings["parameters"]}, "catalog.yaml": catalog}
-    if settings.get("experiment"):
-        values["parameters.yaml"] = {"experiment": settings["experiment"], **values["parameters.yaml"]}
-    values |= {"optimizer.yaml": settings["optimizer"]} if has_optimizer else {}
-    for name, tree in values.items():
-        storage.write_text(config / name, dialect.dump(tree))
-
-
-def _with_absolute_paths(catalog: Any, root: Path) -> Any:
-    """Returns a catalog whose relative paths to files outside the project are absolute, for a copy of it."""
-    if not isinstance(catalog, dict):
-        return catalog
-    found = {name: _with_absolute_paths(entry, root) for name, entry in catalog.items()}
-    path = found.get("filepath")
-    if isinstance(path, str) and os.path.normpath(path).split(os.sep)[0] == os.pardir:
-        found["filepath"] = os.path.normpath(root / path)
-    return found
 
 
 # -- the code of the record --------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
 averaged_checkpoint.py   several checkpoints as one
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+listing.py               every run below a directory, with its real state
 removal.py               removes runs
 exit_codes.py            how a training program ends
 """
@@ -89,7 +90,17 @@ if TYPE_CHECKING:
         loop_directory,
         register_layout,
         results_file,
-        run_folder,
+    )
+    from everstep.run.listing import (
+        Overview,
+        RunGroup,
+        find_run_groups,
+        listable,
+        newest_job,
+        overview,
+        read_run_group,
+        register_jobs,
+        register_run_groups,
     )
     from everstep.run.lock import (
         RunLock,

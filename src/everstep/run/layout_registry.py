@@ -1,7 +1,7 @@
 """The registry of layouts: where entry points keep the parts of a run.
 
-No module below `frontends/` knows what an entry point calls its files. Each entry point registers a `RunLayout`; those
-of this package are in `frontends/layouts.py`.
+No module of the core knows what an entry point calls its files. Each entry point registers a `RunLayout`; those
+of this package are in `projects/layouts.py`.
 
 A package with an entry point of its own names the module that registers its layout in its `pyproject.toml`:
 
@@ -10,15 +10,11 @@ A package with an entry point of its own names the module that registers its lay
 """
 
 import dataclasses
-import functools
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from everstep.checkpoint.remote import register_progress_files
-from everstep.entry_points import entry_points
-
-logger = logging.getLogger(__name__)
+from everstep.entry_points import load_modules
 
 ENTRY_POINTS = "everstep.layouts"
 """The group of the entry points."""
@@ -71,19 +67,8 @@ def register_layout(layout: RunLayout) -> RunLayout:
 
 def layouts() -> list[RunLayout]:
     """Returns all layouts: of this package, and of installed ones."""
-    _load_entry_points()
+    load_modules(ENTRY_POINTS, "layouts")
     return list(_layouts.values())
-
-
-@functools.cache
-def _load_entry_points() -> None:
-    for point in entry_points(ENTRY_POINTS):
-        try:
-            point.load()
-        except Exception as error:  # a broken package must not stop this run
-            logger.warning(
-                "the layout of %r (%s) is skipped: %s: %s", point.name, point.value, type(error).__name__, error
-            )
 
 
 def loop_directories(directory: Path) -> list[Path]:

@@ -43,20 +43,26 @@ _FUNCTIONS = {"activations", "initializers", "losses", "metrics", "ops", "random
 _MOVED = {
     "actions": "loop.actions",
     "bct": "recipes.bct",
-    "catalog": "frontends.catalog",
-    "components": "frontends.components",
+    "catalog": "projects.catalog",
+    "components": "projects.components",
     "fitting": "frontends.fit",
-    "flow": "frontends.flow",
+    "flow": "projects.flow",
+    "frontends.catalog": "projects.catalog",
+    "frontends.components": "projects.components",
+    "frontends.flow": "projects.flow",
+    "frontends.training": "projects.training",
     "grad": "task.grad",
     "inference": "export.predict",
     "multitask": "task.multitask",
     "optim": "task.optim",
-    "quick": "launch.tuner",
+    "launch.submit": "submit",
+    "launch.sweep": "sweeps",
+    "launch.tuner": "sweeps.tuner",
+    "quick": "sweeps.tuner",
     "remote": "checkpoint.remote",
     "report": "evaluation.report",
     "reproduce": "run.reproduce",
-    "submit": "launch.submit",
-    "training": "frontends.training",
+    "training": "projects.training",
     "zoo": "recipes",
 }
 """Packages of Everstep as earlier files name them, and where they are today."""
@@ -256,7 +262,11 @@ def _own_modules(module: str) -> list[str]:
     steps = module.split(".")
     if steps[0] != "everstep" or len(steps) < 2 or any(step.startswith("_") for step in steps):
         return []
-    steps = [*_MOVED.get(steps[1], steps[1]).split("."), *steps[2:]]
+    for length in (3, 2):
+        if (today := _MOVED.get(".".join(steps[1:length]))) is not None:
+            steps[1:length] = today.split(".")
+            break
+    steps = steps[1:]
     module, package = ".".join(["everstep", *steps]), ".".join(["everstep", *steps[:-1]])
     with contextlib.suppress(ImportError):
         if importlib.util.find_spec(module) is not None or len(steps) == 1:

@@ -14,6 +14,7 @@ files.py        samples in `.npz` files
 digits.py       the experiments on digits
 digits_task.py  their task
 digits_data.py  their data
+commands/       `everstep bct`
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,41 @@
+"""Projects: code, configuration and data in a folder of their own, in the ways that teams bring from other systems.
+
+A companion: it uses the core as any package could, and the core does without it. Users import the names from
+`everstep.training`, `everstep.components`, `everstep.flow` and `everstep.catalog`. `everstep new` creates a project
+from one of the folders in `templates`.
+
+training/            `everstep.Training`: jobs of a pipeline
+components/          `Orchestrator`: data loader, preprocessor, model builder and evaluator of a project
+flow/                `FlowTask`, and `everstep flow`
+catalog/             data by name, for flows and programs
+commands/            `everstep new`, `check`, `run`, `flow`, `catalog` and `ui`
+layouts.py           what each of them calls its files
+repetitions.py       their runs repeated by `everstep reproduce`
+project_tracking.py  a run on MLflow, for components and flows
+keras_names.py       optimizers, losses and metrics by name, checked before a model is compiled
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.projects.keras_names import (
+        plain_names,
+        require_losses,
+        require_metrics,
+        require_optimizer,
+    )
+    from everstep.projects.layouts import (
+        COMPONENTS,
+        FLOW,
+        TRAINING,
+    )
+    from everstep.projects.project_tracking import (
+        MlflowTracking,
+        Tracking,
+        tracking_uri,
+        version_text,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

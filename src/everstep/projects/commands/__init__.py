@@ -1,0 +1,32 @@
+"""The commands of projects. The module of each is imported when it is called.
+
+new.py      `everstep new`
+check.py    `everstep check`
+run.py      `everstep run`
+flow.py     `everstep flow`
+catalog.py  `everstep catalog`
+ui.py       `everstep ui`
+"""
+
+from everstep.cli import Command, experiment_keys
+
+_COMPONENTS = "Projects of components, with a config file in runs/NAME"
+_FLOWS = "Projects of flows, with tasks as classes"
+_MODULES = "everstep.projects.commands"
+
+
+def _flow_keys(option: str, target: str) -> list[str]:
+    from everstep.projects.flow import key_meant
+
+    key = key_meant(option, target or "TASK")
+    return [key] if key else []
+
+
+CHECK = Command(_COMPONENTS, "Check a run's components before it is trained.", f"{_MODULES}.check", experiment_keys)
+RUN = Command(_COMPONENTS, "Train, export and evaluate a run of components.", f"{_MODULES}.run", trains_as_several=True)
+FLOW = Command(_FLOWS, "Run a task of a flow: fetch, prepare, train, log.", f"{_MODULES}.flow", _flow_keys, True)
+CATALOG = Command(_FLOWS, "List the data of a flow project, or check that it exists.", f"{_MODULES}.catalog")
+NEW = Command("Any of these", "Create a project: config, data, code, tests and a sample.", f"{_MODULES}.new")
+UI = Command(
+    "Runs that exist, however they were trained", "Show a project's runs in MLflow and TensorBoard.", f"{_MODULES}.ui"
+)

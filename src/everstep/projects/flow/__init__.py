@@ -1,0 +1,54 @@
+"""Flows: a task is three steps, a variant is a subclass, parameters and data are in YAML, everything is on MLflow.
+
+    from everstep.flow import DataSet, FlowTask, main
+
+    class Mnist_A(FlowTask):
+        def fetch_data(self): ...
+        def preprocessing_train(self): ...
+        def build_model(self): ...
+
+    class Mnist_B(Mnist_A):
+        pass                      # other values in config/parameters.yaml
+
+    if __name__ == "__main__":
+        main()                    # python train.py --task Mnist_B Mnist_B.epoch=1
+
+Nothing here imports Keras: what trains is loaded when a task runs.
+
+task.py       `FlowTask`: what a user writes
+project.py    a project's folder and tasks
+settings.py   the configuration of a flow
+unread.py     parameters that a task never reads
+running.py    from a task's name to a run of it
+own_run.py    what surrounds a task's `run`, whoever calls it
+training.py   the default `run`, from the prepared data on
+recording.py  the record of a run, also on MLflow
+drawing.py    `training.png`
+program.py    the command line of a project's own program
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.projects.flow.program import main
+    from everstep.projects.flow.project import FlowProject
+    from everstep.projects.flow.running import (
+        create_task,
+        execute,
+        run_flow,
+    )
+    from everstep.projects.flow.settings import (
+        PARAMETERS,
+        compose,
+        key_meant,
+    )
+    from everstep.projects.flow.task import (
+        DataSet,
+        FlowTask,
+        chain_of,
+    )
+    from everstep.projects.flow.training import FlowConfig
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,0 +1,36 @@
+"""The largest batch that fits, and a learning rate: short trials before a long run; nothing is set.
+
+batch_size.py     the largest batch that fits
+learning_rate.py  where the loss falls fastest
+trials.py         the few steps that they judge
+"""
+
+from typing import TYPE_CHECKING
+
+from everstep.doors import lazy_names
+
+if TYPE_CHECKING:
+    from everstep.sweeps.tuner.batch_size import (
+        KEY,
+        Tried,
+        end_with_parent,
+        fastest,
+        free_bytes,
+        gigabytes,
+        largest,
+        search,
+        try_in_subprocess,
+    )
+    from everstep.sweeps.tuner.learning_rate import (
+        RangeTest,
+        draw,
+        require_matplotlib,
+        rounded,
+    )
+    from everstep.sweeps.tuner.trials import (
+        range_test,
+        try_size,
+        with_size,
+    )
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
