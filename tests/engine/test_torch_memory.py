@@ -9,15 +9,13 @@ from everstep.data import Block
 if keras.backend.backend() != "torch":
     pytest.skip("about tensors of PyTorch", allow_module_level=True)
 
-from everstep.engine import torch as engine
+from everstep.engine.torch import TorchBackend
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 
 def placed(array):
-    found = object.__new__(engine.TorchEngine)
-    found._shared = None
-    return found.place_block(Block(array, len(array), []))
+    return TorchBackend().place(Block(array, len(array), []))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "bool"])

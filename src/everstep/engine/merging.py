@@ -27,7 +27,7 @@ class Rule(enum.Enum):
     """How the values of a variable on several processes are merged."""
 
     ADD = "the changes are added to the old value"
-    LAST = "the values are added, the old value is dropped"
+    SUM_OF_NEW = "the new values are added, the old value is dropped"
     SMALLEST = "the smallest value"
     MEAN = "the mean, by samples"
     FIRST = "the value of the first process"
@@ -65,7 +65,7 @@ def rules(
 
 
 def _window_rules(window: WindowSums) -> Iterator[tuple[keras.Variable, Rule]]:
-    sums = Rule.LAST if window.reduction == "last" else Rule.ADD
+    sums = Rule.SUM_OF_NEW if window.reduction == "last" else Rule.ADD
     for variable in (*window.totals.values(), window.samples):
         yield variable, sums
     if window.finite_steps is not None:

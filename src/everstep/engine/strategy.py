@@ -33,6 +33,17 @@ class OneDevice:
         return contextlib.nullcontext()
 
 
+def current_strategy() -> Any:
+    """Returns the strategy, or the mesh of devices, whose scope is active; None if the backend has none."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        return importlib.import_module("tensorflow").distribute.get_strategy()
+    if keras.backend.backend() == "jax":
+        return importlib.import_module("everstep.engine.mesh").current_mesh()
+    return None
+
+
 _entered: list[tuple[Any, contextlib.ExitStack]] = []
 
 
