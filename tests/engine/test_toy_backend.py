@@ -4,6 +4,7 @@ import ast
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -86,3 +87,8 @@ def test_it_has_what_every_backend_has_and_nothing_else():
     assert set(methods) == Backend.__abstractmethods__
     assert issubclass(toy_backend.ToyBackend, Backend)
     assert len(source.splitlines()) < 200
+
+
+def test_the_page_shows_the_file():
+    page = (HERE.parents[1] / "docs" / "how-to" / "extend-backend.md").read_text("utf-8")
+    assert (HERE / "toy_backend.py").read_text("utf-8") in re.findall(r"```python\n(.*?)```\n", page, re.DOTALL)

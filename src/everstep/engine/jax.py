@@ -213,9 +213,8 @@ class JaxBackend(Backend):
         self.reads_copies = jax.default_backend() != "cpu"
         is_shared = self._mesh.is_one_device and jax.default_backend() != "cpu"
         self._is_shared = [is_shared] * len(self._state_variables)
-        self._shardings: list[NamedSharding] = list(
-            self._mesh.shardings(self._steps.variables).values()
-        )  # empty for one device
+        # Empty for one device.
+        self._shardings: list[NamedSharding] = list(self._mesh.shardings(self._steps.variables).values())
         if not self._mesh.divides_variables:
             return
         for position, variable in enumerate(self._state_variables):
@@ -256,7 +255,7 @@ class JaxBackend(Backend):
         for each shape of its batch, not again for each length of a call: JAX keeps what it has traced (`inline`: the
         programs are the same as without it).
         """
-        one = jax.jit(self._kept_in_parts(self._pure(step)), inline=True)
+        run_step = jax.jit(self._divided_after(self._pure(step)), inline=True)
         read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
@@ -269,30 +268,30 @@ class JaxBackend(Backend):
 
                 def step_of(number: Any, state: list) -> list:
                     item = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, 0, False), items.data)
-                    return one(state, batch_of(item))[0]
+                    return run_step(state, batch_of(item))[0]
 
                 values = jax.lax.fori_loop(0, items.count, step_of, values)
             elif nest.flatten(items)[0].shape[0] == 1:
-                values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
+                values, outputs = run_step(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
-                values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
+                values, _ = jax.lax.scan(lambda state, item: (run_step(state, batch_of(item))[0], None), values, items)
             return values, read(values, kind)[1], outputs
 
         return many
 
-    def _kept_in_parts(self, step: Callable[..., tuple[list, Any]]) -> Callable[..., tuple[list, Any]]:
+    def _divided_after(self, step: Callable[..., tuple[list, Any]]) -> Callable[..., tuple[list, Any]]:
         """Returns a step after which each device has its parts of the divided variables, also between two steps."""
         if not any(self._is_divided):
             return step
 
-        def kept(values: list, batch: Any) -> tuple[list, Any]:
+        def divided(values: list, batch: Any) -> tuple[list, Any]:
             values, outputs = step(values, batch)
-            for position, is_one in enumerate(self._is_divided):
-                if is_one:
+            for position, has_parts in enumerate(self._is_divided):
+                if has_parts:
                     values[position] = jax.lax.with_sharding_constraint(values[position], self._shardings[position])
             return values, outputs
 
-        return kept
+        return divided
 
     def _gather(self, arrays: Any) -> Callable[[Any], Batch]:
         """Returns a function that gathers the batch with these rows, inside the compiled loop."""

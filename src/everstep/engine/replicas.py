@@ -173,30 +173,31 @@ def _accumulating(original: Any) -> Callable[..., None]:
         if not self.gradient_accumulation_steps or self.use_ema:
             original(self, grads, trainable_variables)
             return
-        held = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
+        sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
         tf.distribute.get_replica_context().merge_call(
-            lambda strategy, new: _accumulate(self, strategy, new, held, trainable_variables), args=(list(grads),)
+            lambda strategy, new: _accumulate(self, strategy, new, sums, trainable_variables),
+            args=(list(grads),),
         )
 
     return apply
 
 
-def _accumulate(optimizer: Any, strategy: Any, new: list[Any], held: list[Any], variables: Sequence[Any]) -> None:
+def _accumulate(optimizer: Any, strategy: Any, new: list[Any], sums: list[Any], variables: Sequence[Any]) -> None:
     """Adds gradients to the accumulated ones, or updates with their mean; called once for all replicas."""
 
     def update(gradients: list[Any]) -> None:
         count = optimizer.gradient_accumulation_steps
-        means = optimizer._clip_gradients([(g + h) / count for g, h in zip(gradients, held, strict=True)])
+        means = optimizer._clip_gradients([(g + h) / count for g, h in zip(gradients, sums, strict=True)])
         optimizer._apply_weight_decay(variables)
         optimizer._backend_update_step(means, variables, optimizer.learning_rate)
 
     def update_all() -> None:
         strategy.extended.call_for_each_replica(update, args=(new,))
-        for variable in held:
+        for variable in sums:
             strategy.extended.update(variable.value, lambda v: v.assign(tf.zeros_like(v)), group=False)
 
     def add_all() -> None:
-        for variable, gradient in zip(held, new, strict=True):
+        for variable, gradient in zip(sums, new, strict=True):
             strategy.extended.update(variable.value, lambda v, g: v.assign_add(g), args=(gradient,), group=False)
 
     is_due = (optimizer._iterations + 1) % optimizer.gradient_accumulation_steps == 0

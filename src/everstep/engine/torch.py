@@ -95,9 +95,7 @@ class TorchBackend(Backend):
             self.workers = SharedSteps(processes)
         self._on_cuda = self.reads_copies = _device().type == "cuda"
         self._recorder: Recorder | None = None
-        self._recorded_steps: dict[
-            Key, Recorded | None
-        ] = {}  # by kind, shapes and types; None for one that runs eagerly
+        self._recorded_steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None if run eagerly
         self._main_kind = "train"  # of the steps that `describe` tells about
         self._reasons: dict[str, str] = {}  # why the steps of a kind run eagerly
         self._racing: list[str] = []  # operations of the steps that have no deterministic form
@@ -398,10 +396,10 @@ def _refuse_buffers(model: keras.Model) -> None:
     """
     for layer in model._flatten_layers():
         module = getattr(layer, "module", None)
-        held = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
-        if held:
+        buffers = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
+        if buffers:
             raise UsageError(
-                f"wraps a PyTorch module that keeps {', '.join(held[:3])} beside its weights, which no checkpoint "
+                f"wraps a PyTorch module that keeps {', '.join(buffers[:3])} beside its weights, which no checkpoint "
                 "would contain",
                 key=f"layer {layer.name!r}",
                 remedy="use Keras's layers instead, such as keras.layers.BatchNormalization",
@@ -583,8 +581,8 @@ def undone() -> Iterator[None]:
     ):
         yield
     with torch.no_grad():
-        for variable, kept in before.values():
-            variable._value.copy_(kept)
+        for variable, value_before in before.values():
+            variable._value.copy_(value_before)
             variable._value.grad = None
 
 
