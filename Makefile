@@ -61,7 +61,7 @@ test-full: lint $(VENV)/.torch
 
 # On JAX and on PyTorch at once: most of the time goes into compiling. `tools/gpu_wheels.py` carries what is missing.
 GPU := build/gpu
-GPU_PYTEST := XLA_PYTHON_CLIENT_PREALLOCATE=false $(GPU)/bin/python -m pytest -n $(GPU_WORKERS) -m gpu --durations 8
+GPU_PYTEST := XLA_PYTHON_CLIENT_PREALLOCATE=false $(GPU)/bin/python -m pytest -p no:benchmark -n $(GPU_WORKERS) -m gpu --durations 8
 GPU_WORKERS ?= 7
 
 test-gpu: $(GPU)/.everstep

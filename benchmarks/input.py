@@ -112,7 +112,7 @@ def _write(folder: Path, images: int, photos: int, rows: int) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(jpeg(number, *size))
     if OURS in input_ways.installed("TFRecord of PNG images"):
-        from everstep.data.tfrecord_writing import write_arrays
+        from everstep.data.tfrecord import write_arrays
 
         pixels = np.random.default_rng(0).integers(0, 256, (images, SIDE, SIDE, 3), np.uint8) // 32 * 32
         write_arrays(str(folder / "records"), "train", {"image": pixels, "number": np.arange(images)}, shards=8)

@@ -253,7 +253,7 @@ def _records(setting: Setting) -> Any:
     """Returns the plain pipeline over TFRecord files of PNG images, with our shuffle buffer."""
     import tensorflow as tf
 
-    from everstep.data.tfrecord import SHUFFLE_BUFFER
+    from everstep.data.tfrecord.dataset import SHUFFLE_BUFFER
 
     def epoch() -> Any:
         files = tf.data.Dataset.list_files(f"{setting.folder}/records/train-*.tfrec")
@@ -275,7 +275,7 @@ def parse_record(example: Any) -> Any:
 
 
 def _our_records(setting: Setting) -> Epoch:
-    from everstep.data.tfrecord import SHUFFLE_BUFFER, get_train_ds
+    from everstep.data.tfrecord.dataset import SHUFFLE_BUFFER, get_train_ds
 
     ours = get_train_ds(str(setting.folder / "records"), parse_record, BATCH, shuffle_buffer=SHUFFLE_BUFFER)
     return lambda: iter(ours)

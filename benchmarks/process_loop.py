@@ -1,12 +1,13 @@
 """One process of a run on one backend: `python -m benchmarks.process_loop jax`, with coordinates or without.
 
 With `--service`, a process without coordinates takes the way of several all the same: it starts the coordination
-service, writes heartbeats, publishes the length of each call, and agrees before each call, with itself.
+service, writes heartbeats, broadcasts the length of each call, and agrees before each call, with itself.
 """
 
 import argparse
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ def use_service() -> None:
     with reserve_port("127.0.0.1") as held:
         found = gang.Coordinates(f"127.0.0.1:{held.getsockname()[1]}", 0, 1)
         gang._joined = gang.service.ServiceGang(found, [found.this_process()], 60, given.backend == "jax")
-    CallAgreement.stops = lambda self, requested: self.gang.any("a call", requested())  # type: ignore[method-assign]
+
+    def stops(agreement: CallAgreement, requested: Callable[[], bool]) -> bool:
+        return gang.is_true_of_any(agreement.gang, "a call", requested())
+
+    CallAgreement.stops = stops  # type: ignore[method-assign]
 
 
 @functools.cache

@@ -210,9 +210,9 @@ def _members(address: str, size: int, ranks: range) -> None:
         roll = _seconds(lambda: gang.roll_call.meet(coordinates, 120))
         members = [gang.Member(number, "here", 1) for number in range(size)]
         own = gang.service.ServiceGang(coordinates, members, 120, spans_devices=False)
-        own.barrier("all are here")
+        gang.barrier(own, "all are here")
         met = [_seconds(lambda: own.gather("a call", False)) for _ in range(MEETINGS)]
-        own.barrier("the end")
+        gang.barrier(own, "the end")
         own.leave()
         return {"roll": roll, "gather": statistics.median(met)}
 

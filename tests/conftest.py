@@ -118,7 +118,7 @@ def _restore_registered_optimizers():
 @pytest.fixture
 def no_export(monkeypatch):
     """Runs of `fit` end without an export, which on PyTorch takes longer than a short training."""
-    monkeypatch.setattr("everstep.experiment.export_all", lambda model, directory, sample, formats: [directory])
+    monkeypatch.setattr("everstep.run.exporting.export_all", lambda model, directory, sample, formats: [directory])
 
 
 @pytest.fixture(scope="session")

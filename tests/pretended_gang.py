@@ -43,10 +43,10 @@ class Pretended(Gang):
         self._board.say((name, self._count, self.rank), value)
         return [self._board.hear((name, self._count, rank)) for rank in range(self.size)]
 
-    def publish(self, key, value):
+    def broadcast(self, key, value):
         self._board.say(key, value)
 
-    def hear(self, key, gives_up):
+    def receive(self, key, gives_up=None):
         return self._board.hear(key)
 
 

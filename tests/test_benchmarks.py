@@ -11,7 +11,7 @@ from pathlib import Path
 
 import keras
 import pytest
-from benchmarks import bars, plot, report, soak, suites, zoo
+from benchmarks import bars, epoch_end, plot, report, soak, suites, zoo
 from benchmarks.contenders import ContenderError, ContenderProcess, alternate, processes
 from benchmarks.options import Options
 from benchmarks.results import OURS, Case, Results, new_results
@@ -171,6 +171,18 @@ def test_where_the_time_of_a_step_goes_on_pytorch(tmp_path):
     assert set(found["step_ms"]) == set(found["eager_ms"]) > {"all", "none"}
     assert found["operations"]["all"]["aten::_fused_adam_"][0] == 1
     assert "aten::_fused_adam_" not in found["operations"]["none"]
+
+
+@pytest.mark.full
+@pytest.mark.backend
+def test_what_the_end_of_an_epoch_costs():
+    command = [sys.executable, "-m", "benchmarks.epoch_end", "MLP", "--small", "--steps", "4", "--epochs", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    parts = {variant: found[variant]["ms per epoch"] for variant in epoch_end.VARIANTS}
+    assert [parts[variant]["save"] > 0 for variant in epoch_end.VARIANTS] == [False, False, True]
+    assert all(parts[variant]["steps"] > 0 for variant in epoch_end.VARIANTS[1:])
 
 
 @pytest.mark.full

@@ -307,7 +307,7 @@ def fit(model_dir, **changes):
 
 
 def test_fit_resumes_with_its_former_arguments(tmp_path, monkeypatch):
-    monkeypatch.setattr("everstep.experiment.export_all", lambda *args: [])
+    monkeypatch.setattr("everstep.run.exporting.export_all", lambda *args: [])
     fit(tmp_path / "run")
     before = files(tmp_path / "run")
     for changes, line in (

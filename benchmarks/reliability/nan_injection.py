@@ -20,8 +20,8 @@ import numpy as np
 
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.engine import non_finite
 from everstep.errors import TrainingError
-from everstep.loop.recovery import non_finite
 
 KINDS = ("loss", "gradient", "update")
 SAMPLES, BATCH = 400, 10

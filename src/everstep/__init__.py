@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from everstep.frontends.fit import fit
     from everstep.frontends.training import Training
     from everstep.launch.sweep import sweep
-    from everstep.loop import Controller, Hook, ProgressivePolicy, ProgressiveTrainerConfig, Trainer, TrainerConfig
+    from everstep.loop import Hook, ProgressivePolicy, ProgressiveTrainerConfig, Trainer, TrainerConfig
     from everstep.loop.actions import EarlyStopping
+    from everstep.model_garden import Controller
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad
     from everstep.task.optim import OptimizationConfig
     from everstep.trained import predict

@@ -80,7 +80,7 @@ def test_without_frozen_weights_nothing_is_different(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     written = json.loads((tmp_path / "checkpoints/1" / manifest.NAME).read_text())
     assert "base" not in written
-    assert written["format"] == 1
+    assert written["format"] == manifest.IN_PARTS
     assert OrbaxCheckpointer(tmp_path / "checkpoints").restore()[1] == {"step": 1}
 
 

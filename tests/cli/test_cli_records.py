@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from everstep.cli.commands import load
-from everstep.data.tfrecord_files import frames
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.data.formats.tfrecord import frames
+from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
 
 pytest.importorskip("tensorflow")
@@ -152,9 +152,9 @@ def test_bad_input(npz, photos, tmp_path):
         "split: received 'test'": ["set", "--arrays", npz, "--split", "test"],
         "shards: received 13, but there are 12 examples": ["set", "--arrays", npz, "--shards", 13],
         "has no column 'file'": ["set", *images, tmp_path / "bare.csv"],
-        "gone.csv:2": ["set", *images, tmp_path / "gone.csv"],
+        "gone.csv, line 2": ["set", *images, tmp_path / "gone.csv"],
         "is not a JPEG, PNG, GIF or BMP image": ["set", *images, tmp_path / "text.csv"],
-        "expected a value in each column": ["set", *images, tmp_path / "short.csv"],
+        "has 1 values, but the first line names 2 columns": ["set", *images, tmp_path / "short.csv"],
         "label: received 'dog', is not in": ["labelled", *images, tmp_path / "photos.csv"],
     }
     for words, (folder, *rest) in cases.items():

@@ -146,7 +146,8 @@ def test_a_wrong_value_in_a_branch_is_found(case: Case):
     where = tuple(OPTIMIZER.split("."))
     assert not case.check.is_valid(set_at(case.tree, (*where, "sgd"), {"momentum": "high"}))
     assert not case.check.is_valid(set_at(case.tree, (*where, "sgd"), {"beta_1": 0.9}))
-    case.check.validate(set_at(case.tree, (*where, "sgd"), {"momentum": 1}))
+    case.check.validate(set_at(case.tree, (*where, "sgd"), {"momentum": 0}))
+    assert not case.check.is_valid(set_at(case.tree, (*where, "sgd"), {"momentum": 1}))
 
 
 def test_the_keys_beside_the_sections(case: Case):

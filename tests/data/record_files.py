@@ -7,7 +7,7 @@ import numpy as np
 
 from everstep.data import DataConfig, InputReader
 from everstep.data.tf_data import load_tensorflow
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 
 tf = load_tensorflow("tests")
 

@@ -32,13 +32,22 @@ import jax
 from everstep.engine import certified, programs
 from everstep.engine.certified import Call, Certifier, fingerprint, racing_operations
 from everstep.engine.jax import JaxBackend
-from everstep.engine.programs import Calls, Programs, joined_choices
+from everstep.engine.machine_choices import Calls, MachineChoices, joined_choices
+from everstep.engine.programs import Programs
 
 pytestmark = pytest.mark.backend
 
 X = np.random.default_rng(0).normal(size=(68, 8)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 EVERY, NO = 0.0, float("inf")  # from how many seconds on a step is long
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path_factory, monkeypatch):
+    """The folder of what is kept for all runs on this machine: each test begins without any."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -143,6 +152,39 @@ def test_another_attempt_calls_steps_as_the_first_one_and_repeats_nothing(tmp_pa
 
 
 OTHER = "is not the one that this run began with"
+
+
+def test_another_run_on_this_machine_calls_steps_as_the_first_one(tmp_path, certifies):
+    """A step is timed once: at the second run the clock may say something else, and the bits would differ."""
+    certifies(EVERY)
+    first = fitted(tmp_path / "first")
+    certifies(NO)  # timed now, steps would be called otherwise
+    second = fitted(tmp_path / "second")
+    calls = [kept(tmp_path / name)["calls"]["train"] for name in ("first", "second")]
+    assert [(one["several"], one["autotuned"]) for one in calls] == [(False, True)] * 2
+    assert second["digest"] == first["digest"]
+    everstep.fit(model(), X, Y, batch_size=4, model_dir=tmp_path / "other", seed=0, verbose=0)
+    assert kept(tmp_path / "other")["calls"]["train"]["several"]  # another program
+
+
+def test_a_machine_whose_cache_cannot_be_written_trains(tmp_path, certifies, machine, monkeypatch):
+    (machine / "file").write_text("")
+    monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(machine / "file"))
+    certifies(EVERY)
+    assert fitted(tmp_path / "run")["status"] == "finished"
+
+
+def test_the_data_of_a_run_stays_where_it_is(certifies, tmp_path, caplog):
+    certifies(EVERY)
+    with programs.keep_programs(tmp_path), running(create_engine, Regression(), seeded(models.mlp)) as rig:
+        assert rig.engine.keeps_placement("train", fits=True, wanted=True)
+        assert not rig.engine.keeps_placement("validation", fits=True, wanted=False)
+    with programs.keep_programs(tmp_path), running(create_engine, Regression(), seeded(models.mlp)) as rig:
+        assert rig.engine.keeps_placement("train", fits=True, wanted=False)
+        assert not rig.engine.keeps_placement("validation", fits=True, wanted=True)
+        assert not caplog.text
+        assert not rig.engine.keeps_placement("train", fits=False, wanted=False)
+        assert "so the bits may differ" in caplog.text
 
 
 def test_the_program_of_another_model_is_told(tmp_path, certifies, caplog):
@@ -453,6 +495,23 @@ def test_choices_are_added_and_the_first_ones_stay():
     joined = joined_choices(before, "version: 3\n" + entry("b", 7) + entry("c", 3))
     assert joined == "version: 3\n" + entry("b", 2) + entry("c", 3) + entry("a", 1)
     assert joined_choices("", before) == before
+
+
+def test_the_kernels_of_a_machine_are_those_that_were_chosen_first():
+    of_machine = MachineChoices({"device": "NVIDIA H200", "jaxlib": "1"})
+    assert of_machine.kernels() == ""
+    of_machine.add_kernels("version: 3\n" + entry("a", 1))
+    of_machine.add_kernels("version: 3\n" + entry("a", 2) + entry("b", 3))
+    assert of_machine.kernels() == "version: 3\n" + entry("a", 1) + entry("b", 3)
+    assert MachineChoices({"device": "NVIDIA H200", "jaxlib": "2"}).kernels() == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"train a": 1}', '{"train a": {"unknown": 1}}'])
+def test_a_damaged_file_of_the_machine_counts_as_none(machine, text):
+    of_machine = MachineChoices({"device": "cpu"})
+    of_machine.add_calls("train b", Calls(True, False))
+    (machine / "programs" / "cpu" / "calls.json").write_text(text)
+    assert of_machine.calls("train a") is None
 
 
 DAMAGED = [

@@ -9,7 +9,11 @@ from everstep.data import Block
 if keras.backend.backend() != "torch":
     pytest.skip("about tensors of PyTorch", allow_module_level=True)
 
-from everstep.engine.torch import TorchBackend
+import torch
+
+from everstep.engine.state import canonical
+from everstep.engine.torch import TorchBackend, _pinned
+from everstep.engine.torch import _view as backend_view
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
@@ -29,3 +33,18 @@ def test_what_keras_converts_is_copied():
     array.flags.writeable = False
     assert placed(array).data_ptr() != array.ctypes.data
     assert str(placed(np.ones((2, 3), "uint32")).dtype) == "torch.int64"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int8", "uint8", "bool"])
+def test_copies_of_a_gpu_have_the_stored_form_and_reuse_their_memory(dtype, monkeypatch):
+    """Here without a GPU, for which alone memory can be pinned."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, pin_memory: empty(shape, dtype=dtype))
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    expected = canonical(backend_view(tensor))
+    first = _pinned(tensor, None)
+    assert (first.dtype, first.tolist()) == (expected.dtype, expected.tolist())
+    again = _pinned(tensor.flip(0), first)
+    assert again.tolist() == expected[::-1].tolist()
+    assert np.shares_memory(first, again) == (dtype != "bfloat16")
+    assert _pinned(tensor[:1], first).shape == (1, 3)

@@ -11,12 +11,24 @@ import os, pathlib, signal, sys, time
 log = pathlib.Path("starts")
 log.write_text(log.read_text() + "x" if log.exists() else "x")
 number = len(log.read_text())
+
+def save(run, step):
+    folder = pathlib.Path(run, "checkpoints", str(step))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").touch()
 """
 
 
 def child(script, before=COUNT):
     """Returns a command that runs `script`, in which `number` counts its starts from 1."""
     return [sys.executable, "-c", before + script]
+
+
+def save(run, step):
+    """Writes what makes a checkpoint complete; `save` in a script of `child` does the same."""
+    folder = Path(run, "checkpoints", str(step))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").touch()
 
 
 def starts():

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from crashing import COUNT, child, starts, supervised
+from crashing import COUNT, child, save, starts, supervised
 
 from everstep.errors import NOTHING, UsageError
 from everstep.launch import supervisor
@@ -74,7 +74,7 @@ def test_the_number_of_restarts_is_limited(capfd, end, code):
 def test_a_crash_loop_ends_with_the_diagnosis(capfd):
     script = """
 heart.beat(number + 20)
-os.makedirs("run/checkpoints/20", exist_ok=True)
+save("run", 20)
 print("\\x1b[1mstep 1\\rstep 2\\rstep 21\\x1b[0m", "boom: 3 is no number", sep="\\n", file=sys.stderr, flush=True)
 os.kill(os.getpid(), 9 if number > 1 else 6)
 """
@@ -94,7 +94,7 @@ os.kill(os.getpid(), 9 if number > 1 else 6)
 
 def test_a_new_checkpoint_resets_the_pause(capfd):
     script = """
-if number in (3, 6): os.makedirs(f"run/checkpoints/{number}")
+if number in (3, 6): save("run", number)
 sys.exit(1 if number < 9 else 0)
 """
     Path("run").mkdir()
@@ -104,8 +104,18 @@ sys.exit(1 if number < 9 else 0)
 
 
 def test_an_earlier_checkpoint_is_no_progress():
-    os.makedirs("run/checkpoints/500")
+    save("run", 500)
     assert supervise(run_child("sys.exit(1)"), 50, 0.01) == 1
+    assert starts() == 4
+
+
+def test_an_incomplete_checkpoint_is_no_progress():
+    script = """
+os.makedirs(f"run/checkpoints/{number}", exist_ok=True)  # without a manifest, nothing resumes from it
+sys.exit(1)
+"""
+    Path("run").mkdir()
+    assert supervise(run_child(script), 50, 0.01) == 1
     assert starts() == 4
 
 
@@ -114,7 +124,7 @@ def test_each_run_directory_of_a_command_has_its_own_progress():
 from everstep.run.parent_process import announce
 name, step = ("a", 10000) if number == 1 else ("b", 1000 * number)
 announce(name)
-os.makedirs(f"{name}/checkpoints/{step}")
+save(name, step)
 sys.exit(1 if number < 7 else 0)
 """
     assert supervise(child(script), 50, 0.01) == 0
@@ -124,7 +134,7 @@ sys.exit(1 if number < 7 else 0)
 def test_a_checkpoint_of_an_earlier_run_directory_is_progress():
     script = """
 from everstep.run.parent_process import announce
-if number > 1: os.makedirs(f"fold{number - 1}/checkpoints/9")
+if number > 1: save(f"fold{number - 1}", 9)
 os.makedirs(f"fold{number}")
 announce(f"fold{number}")
 sys.exit(1 if number < 7 else 0)
@@ -139,7 +149,7 @@ from everstep.run.parent_process import announce
 announce("ab"[number % 2])
 sys.exit(1)
 """
-    os.makedirs("a/checkpoints/5")
+    save("a", 5)
     assert supervise(child(script), 50, 0.01) == 1
     assert starts() == 5, "the first restart that announces a run with a checkpoint counts as progress"
 

@@ -5,29 +5,30 @@ import numpy as np
 
 import everstep as es
 from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.loop.inner_loop import InnerLoop
 from everstep.testing import models
 from everstep.testing.tasks import Regression
 
 
 class Counter:
-    """All that a controller needs: `train`, `evaluate` and `global_step`."""
+    """`train`, `evaluate` and `global_step`, as people write them who know nothing of a loop."""
 
     def __init__(self, speed=1):
         self.global_step, self.speed = 0, speed
         self.events = []
 
-    def train(self, num_steps):
+    def train(self, num_steps, **calls):
         self.events.append(f"train {num_steps}")
         self.global_step += num_steps * self.speed
         return {"training_loss": 1 / self.global_step}
 
-    def evaluate(self, num_steps):
+    def evaluate(self, num_steps, **calls):
         self.events.append(f"evaluate {self.global_step}")
         return {"validation_loss": float(self.global_step)}
 
 
-class SavedCounter(Counter):
-    """One that can be saved, too."""
+class SavedCounter(Counter, InnerLoop):
+    """One that a controller can drive: it can be saved, too."""
 
     def state(self, into=None):
         if self.global_step:  # the state before the first step is only checked

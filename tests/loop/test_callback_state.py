@@ -13,6 +13,7 @@ import pytest
 from keras import callbacks
 
 from everstep.errors import UsageError
+from everstep.loop.action_hook import Actions
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import KerasCallbacks
@@ -393,7 +394,7 @@ def test_actions_remember(tmp_path):
     def run(steps, checkpointer, tally):
         every = {"steps_per_loop": 2, "checkpoint_interval": 2}
         actions = [tally, tally.also, lambda logs: None]
-        controller = Controller(trainer=SavedCounter(), checkpointer=checkpointer, train_actions=actions, **every)
+        controller = Controller(trainer=SavedCounter(), checkpointer=checkpointer, hooks=[Actions(actions)], **every)
         controller.restore_checkpoint()
         controller.train(steps)
         return tally.logs

@@ -9,27 +9,29 @@ import numpy as np
 import pytest
 
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller, LoopProgress, Phase
 from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
-from .samples import Counter, MemoryCheckpointer, SavedCounter
+from .samples import MemoryCheckpointer, SavedCounter
 
 
-def control(trainer, **kwargs):
-    return Controller(trainer=trainer, evaluator=trainer, **{"steps_per_loop": 5, **kwargs})
+def control(trainer, actions=None, hooks=(), **kwargs):
+    hooks = [*([actions] if actions else []), *hooks]
+    return Controller(trainer=trainer, evaluator=trainer, hooks=hooks, **{"steps_per_loop": 5, **kwargs})
 
 
 def test_train_and_evaluate_are_all_a_trainer_needs():
-    trainer = Counter()
+    trainer = SavedCounter()
     assert control(trainer).train_and_evaluate(10)["validation_loss"] == 10
     assert trainer.events == ["train 5", "train 5", "evaluate 10"]
 
 
 def test_train_steps_are_absolute():
-    trainer = Counter()
+    trainer = SavedCounter()
     controller = control(trainer)
     assert controller.train(12)["training_loss"] == 1 / 12
     assert controller.train(12) == {}
@@ -38,7 +40,7 @@ def test_train_steps_are_absolute():
 
 
 def test_evaluations_cut_the_loops():
-    trainer = Counter()
+    trainer = SavedCounter()
     logs = control(trainer).train_and_evaluate(17, eval_interval=7)
     trained = ["train 5", "train 2", "evaluate 7", "train 5", "train 2", "evaluate 14", "train 3", "evaluate 17"]
     assert trainer.events == trained
@@ -46,7 +48,7 @@ def test_evaluations_cut_the_loops():
 
 
 def test_evaluates_once_where_interval_and_end_meet():
-    trainer = Counter()
+    trainer = SavedCounter()
     control(trainer).train_and_evaluate(10, eval_interval=10)
     assert trainer.events.count("evaluate 10") == 1
 
@@ -82,8 +84,10 @@ def test_order_log_act_evaluate_act_save():
         trainer,
         checkpointer=MemoryCheckpointer(),
         tracker=tracker,
-        train_actions=[lambda logs: events.append(f"act on {logs['training_loss']}, logged {logged('train')}")],
-        eval_actions=[lambda logs: events.append(f"act on {logs['validation_loss']}")],
+        actions=Actions(
+            [lambda logs: events.append(f"act on {logs['training_loss']}, logged {logged('train')}")],
+            [lambda logs: events.append(f"act on {logs['validation_loss']}")],
+        ),
         hooks=[Trained()],
     )
     controller.train_and_evaluate(5)
@@ -98,7 +102,7 @@ class Device(SavedCounter):
         super().__init__()
         self.nan_at = nan_at
 
-    def train(self, num_steps):
+    def train(self, num_steps, **calls):
         logs, step = super().train(num_steps), self.global_step
         return LazyLogs(lambda: self.events.append(f"waited for {step}") or logs)
 
@@ -125,7 +129,7 @@ def test_no_wait_for_the_device_if_nothing_is_due():
 
 def test_logs_and_state_are_checked_before_actions():
     trainer = Device()
-    events = events_of_training(trainer, train_actions=[lambda logs: trainer.events.append("act")])
+    events = events_of_training(trainer, actions=Actions([lambda logs: trainer.events.append("act")]))
     assert events[:4] == ["waited for 2", "act", "train 2", "waited for 4"]
     assert events[-6:] == ["waited for 10", "save 10", "act", "save 10", "evaluate 10", "save 10"]
 
@@ -135,15 +139,17 @@ def test_a_diverged_state_is_neither_acted_on_nor_evaluated(nan_at):
     """The first `save` checks the state."""
     trainer = Device(nan_at)
     with pytest.raises(TrainingError, match=f"weight is not finite after step {nan_at}"):
-        events_of_training(trainer, train_actions=[lambda logs: trainer.events.append("act")])
+        events_of_training(trainer, actions=Actions([lambda logs: trainer.events.append("act")]))
     assert trainer.events[-2:] == [f"waited for {nan_at}", f"save {nan_at}"]
 
 
 def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
     """An action stops it where nothing was due."""
     trainer = Device(nan_at=4)
-    controller = control(trainer, checkpointer=MemoryCheckpointer(), recovery=Recovery(max_trials=0), steps_per_loop=2)
-    controller.train_actions.append(lambda logs: trainer.global_step == 4 and controller.stop("enough"))
+    given = {"checkpointer": MemoryCheckpointer(), "recovery": Recovery(max_trials=0), "steps_per_loop": 2}
+    controller = control(
+        trainer, Actions([lambda logs: trainer.global_step == 4 and controller.stop("enough")]), **given
+    )
     with pytest.raises(TrainingError, match="weight is not finite after step 4"):
         controller.train_and_evaluate(10)
     assert "evaluate 4" not in trainer.events
@@ -151,15 +157,16 @@ def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
 
 def test_actions_may_add_to_the_evaluations_logs():
     tracker = MemoryTracker()
-    controller = control(Counter(), tracker=tracker, eval_actions=[lambda logs: logs.update(best=np.float32(3))])
+    actions = Actions(evaluation=[lambda logs: logs.update(best=np.float32(3))])
+    controller = control(SavedCounter(), actions, tracker=tracker)
     assert controller.evaluate()["best"] == 3
     assert tracker.points[-1].logs["best"] == 3
 
 
 def test_saved_evaluations_are_plain_numbers():
     checkpointer = MemoryCheckpointer()
-    actions = [lambda logs: logs.update(best=np.float32(3), worst=np.array(math.nan))]
-    control(SavedCounter(), checkpointer=checkpointer, eval_actions=actions).train_and_evaluate(5)
+    actions = Actions(evaluation=[lambda logs: logs.update(best=np.float32(3), worst=np.array(math.nan))])
+    control(SavedCounter(), actions, checkpointer=checkpointer).train_and_evaluate(5)
     saved = checkpointer.restore()[1]["evaluated"]
     assert saved["step"] == 5
     assert all(type(value) is float for value in saved["logs"].values())
@@ -204,8 +211,8 @@ def test_nothing_to_restore():
 
 def test_stop_finishes_the_step():
     trainer, checkpointer = SavedCounter(), MemoryCheckpointer()
-    controller = control(trainer, checkpointer=checkpointer)
-    controller.train_actions.append(lambda logs: trainer.global_step == 10 and controller.stop("enough"))
+    actions = Actions([lambda logs: trainer.global_step == 10 and controller.stop("enough")])
+    controller = control(trainer, actions, checkpointer=checkpointer)
     assert controller.train_and_evaluate(50)["validation_loss"] == 10
     assert trainer.events == ["train 5", "train 5", "save 10", "evaluate 10", "save 10"]
     assert controller.stopped == "enough"
@@ -213,8 +220,7 @@ def test_stop_finishes_the_step():
 
 def test_stopped_run_stays_stopped_until_its_target_moves():
     checkpointer = MemoryCheckpointer()
-    first = control(SavedCounter(), checkpointer=checkpointer)
-    first.train_actions.append(lambda logs: first.stop("enough"))
+    first = control(SavedCounter(), Actions([lambda logs: first.stop("enough")]), checkpointer=checkpointer)
     logs = first.train_and_evaluate(50)
     trainer = SavedCounter()
     again = control(trainer, checkpointer=checkpointer)
@@ -246,43 +252,64 @@ def test_checkpoints_of_older_versions_hold_the_phase_of_the_window(meta, progre
     assert LoopProgress.from_meta(meta) == progress
 
 
+class Tally:
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, logs):
+        self.seen.append(logs["training_loss"])
+
+
+def test_checkpoints_of_older_versions_have_other_keys():
+    checkpointer, tallies = MemoryCheckpointer(), [Tally(), Tally()]
+    control(SavedCounter(), Actions([tallies[0]]), checkpointer=checkpointer).train(5)
+    meta = checkpointer.saved[5][1]
+    meta["extra"] = meta.pop("parts")
+    meta["recovery"] = {"trials": 1, "careful_until": 9, "skipped": [], "infinite": []}
+    controller = control(SavedCounter(), Actions([tallies[1]]), checkpointer=checkpointer)
+    controller.restore_checkpoint()
+    assert (controller.recovery.trials, controller._skipper.until) == (1, 9)
+    controller.train(10)
+    assert tallies[1].seen == [1 / 5, 1 / 10]
+
+
 def test_summary_interval():
     tracker = MemoryTracker()
-    control(Counter(), tracker=tracker, summary_interval=10).train(25)
+    control(SavedCounter(), tracker=tracker, summary_interval=10).train(25)
     assert [point.step for point in tracker.points] == [10, 20]
     assert set(tracker.points[0].logs) == {"training_loss", "steps_per_second"}
 
 
 def test_loops_as_a_function_of_the_step():
-    trainer = Counter()
+    trainer = SavedCounter()
     control(trainer, steps_per_loop=lambda step: 1 if step < 2 else 4).train(10)
     assert trainer.events == ["train 1", "train 1", "train 4", "train 4"]
 
 
 def test_warning_for_a_trainer_that_counts_other_steps(caplog):
     with caplog.at_level(logging.WARNING):
-        control(Counter(speed=2)).train(10)
+        control(SavedCounter(speed=2)).train(10)
     assert "train(5) moved the step from 0 to 10" in caplog.text
 
 
 def test_logs_may_be_none():
-    trainer = Counter()
-    trainer.train = lambda n: setattr(trainer, "global_step", trainer.global_step + n)
-    trainer.evaluate = lambda n: None
+    trainer = SavedCounter()
+    trainer.train = lambda n, **calls: setattr(trainer, "global_step", trainer.global_step + n)
+    trainer.evaluate = lambda n, **calls: None
     assert set(control(trainer).train_and_evaluate(5)) == {"eval_seconds"}
 
 
 @pytest.mark.parametrize("steps", [0, -2])
 def test_evaluation_steps(steps):
     with pytest.raises(UsageError, match=rf"validation_steps: received {steps}"):
-        control(Counter()).evaluate(steps)
+        control(SavedCounter()).evaluate(steps)
 
 
 def test_missing_part_is_named():
     with pytest.raises(UsageError, match=r"Controller.train: needs a trainer: Controller\(trainer="):
-        Controller(evaluator=Counter()).train(5)
+        Controller(evaluator=SavedCounter()).train(5)
     with pytest.raises(UsageError, match=r"Controller.evaluate: needs an evaluator: Controller\(evaluator="):
-        Controller(trainer=Counter()).evaluate()
+        Controller(trainer=SavedCounter()).evaluate()
 
 
 # -- evaluating what another process trains ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from tests.loop.samples import SavedCounter
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
+from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
@@ -27,14 +28,14 @@ class Evaluated(SavedCounter):
     def window_logs(self):
         return {"training_loss": 1.0}
 
-    def evaluate(self, num_steps):
+    def evaluate(self, num_steps, **calls):
         self.events.append(f"evaluate {self.global_step}")
         if self.stop_requested(self.events):
             raise Stopped(143)
         return {"accuracy": 0.99 if self.global_step == 10 else 0.5}
 
 
-def attempt(directory, until, stop_requested=lambda events: False, **settings):
+def attempt(directory, until, stop_requested=lambda events: False, hooks=(), **settings):
     """Trains, evaluating each 5 steps; returns what happened, and which steps are kept."""
     trainer = Evaluated(stop_requested)
     checkpointer = OrbaxCheckpointer(directory, Retention(2, best=1, metric="accuracy"), run="r")
@@ -45,7 +46,7 @@ def attempt(directory, until, stop_requested=lambda events: False, **settings):
         checkpointer=checkpointer,
         checkpoint_interval=5,
         stop_requested=lambda: Stopped(143) if stop_requested(trainer.events) else None,
-        train_actions=[lambda logs: trainer.events.append(f"act {trainer.global_step}")],
+        hooks=[Actions([lambda logs: trainer.events.append(f"act {trainer.global_step}")]), *hooks],
         **settings,
     )
     controller.restore_checkpoint()
@@ -198,7 +199,7 @@ class Diverging(Evaluated):
 
     diverged = False
 
-    def train(self, num_steps):
+    def train(self, num_steps, **calls):
         logs = super().train(num_steps)
         if self.global_step == 15 and not self.diverged:
             self.diverged = True

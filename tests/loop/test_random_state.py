@@ -11,6 +11,7 @@ import pytest
 import everstep as es
 from everstep.errors import UsageError
 from everstep.loop import random_state
+from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 from loop.samples import MemoryCheckpointer, SavedCounter
 
@@ -65,9 +66,9 @@ def test_another_generator_behind_numpy():
 def test_actions_draw_on_after_a_resume():
     def drawn(steps, checkpointer):
         seen = []
-        actions = {"train_actions": [lambda logs: seen.append(draw())]}
+        hooks = [Actions([lambda logs: seen.append(draw())])]
         every = {"steps_per_loop": 2, "checkpoint_interval": 2}
-        controller = Controller(trainer=SavedCounter(), checkpointer=checkpointer, **every, **actions)
+        controller = Controller(trainer=SavedCounter(), checkpointer=checkpointer, hooks=hooks, **every)
         random.seed(5), np.random.seed(5)  # as every attempt does before anything is made
         controller.restore_checkpoint()
         draw()  # what is made in between does not matter

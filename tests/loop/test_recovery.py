@@ -12,7 +12,7 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError
 from everstep.experiment import create_trainer
 from everstep.loop.hooks import Hook
-from everstep.loop.recovery import Recovery, non_finite
+from everstep.loop.recovery import Recovery
 from everstep.run.record import read
 
 
@@ -28,19 +28,17 @@ def test_bad_logs():
 
 
 def test_bad_states():
-    state = {"a": np.ones(3), "b": np.array([1.0, np.nan]), "c": np.array(3), "d": np.float16([np.inf])}
-    assert non_finite(state) == ["b", "d"]
-    assert Recovery().problem_in_state(4, state) == "b and 1 more is not finite after step 4"
-    assert Recovery().problem_in_state(4, {"a": np.ones(3)}) == ""
+    assert Recovery().problem_in_state(4, ["b", "d"]) == "b and 1 more is not finite after step 4"
+    assert Recovery().problem_in_state(4, []) == ""
 
 
 def test_initial_infinities_are_intended():
     recovery = Recovery()
-    best = {"task.best": np.array(np.inf)}
+    best = ["task.best"]
     recovery.remember_initial_infinities(best)
     assert recovery.problem_in_state(0, best) == ""
     assert recovery.problem_in_state(9, best) == ""
-    assert recovery.problem_in_state(9, best | {"w": np.array(np.nan)}) == "w is not finite after step 9"
+    assert recovery.problem_in_state(9, [*best, "w"]) == "w is not finite after step 9"
     again = Recovery()
     again.restore(recovery.state())
     assert again.problem_in_state(9, best) == ""
@@ -48,10 +46,10 @@ def test_initial_infinities_are_intended():
 
 def test_a_bad_state_raises_the_alarm_once():
     recovery = Recovery()
-    recovery.watch_state(4, {"w": np.array(1.0)})
+    recovery.watch_state(4, [])
     assert recovery.alarm == ""
     for step in (5, 6):
-        recovery.watch_state(step, {"w": np.array(np.nan)})
+        recovery.watch_state(step, ["w"])
         assert recovery.alarm == "w is not finite after step 5"
 
 

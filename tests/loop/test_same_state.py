@@ -32,9 +32,11 @@ class Shown(Gang):
         self.size = len(states)
         self._found = [{key: same_state.checksum(array) for key, array in state.items()} for state in states]
 
-    def differing(self, name, value):
+    def gather(self, name, value):
+        if name.startswith("the digest of"):
+            return list(map(repr, self._found))
         assert value == self._found[0]
-        return self._found if any(one != value for one in self._found) else []
+        return self._found
 
 
 @pytest.mark.parametrize(("values", "wrong"), [((1, 1, 2), [2]), ((2, 1, 1), [0]), ((1, 2), [1]), ((1, 2, 3), [1, 2])])

@@ -2,7 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.loop.schedule import StepSchedule
+from everstep.errors import UsageError
+from everstep.loop.config import TrainerConfig
+from everstep.loop.schedule import EpochSchedule, StepSchedule
 
 LENGTHS = st.integers(1, 12)
 INTERVALS = st.none() | st.integers(1, 30)
@@ -57,3 +59,39 @@ def test_a_window_is_a_function_of_the_step(length, interval, varies, step):
 def test_windows_end_where_evaluations_are(length, interval, varies, count):
     windows = StepSchedule(varying(length) if varies else length, interval)
     assert windows.is_window_end(interval * count)
+
+
+# -- what a run asks of its schedule -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "last"),
+    [
+        (StepSchedule(5), 12, 12),
+        (StepSchedule(5), None, None),
+        (EpochSchedule(3, 4), 100, 12),
+        (EpochSchedule(3, 4), 10, 10),
+        (EpochSchedule(3, None), None, None),
+    ],
+)
+def test_the_last_step(schedule, steps, last):
+    assert schedule.last_step(steps) == last
+
+
+def test_fewer_steps_than_a_run_has_trained_are_refused():
+    StepSchedule(5).require_reachable(12, 12)
+    for schedule, key, received in ((StepSchedule(5), "train_steps", 10), (StepSchedule(5, None, 2.5), "epochs", 2.5)):
+        with pytest.raises(UsageError) as error:
+            schedule.require_reachable(12, 10)
+        assert (error.value.key, error.value.received) == (f"trainer.{key}", received)
+
+
+def test_how_far_a_run_is_in_steps_or_in_epochs():
+    steps, epochs = StepSchedule(5, 10), EpochSchedule(12, 4)
+    assert (steps.position(8), epochs.position(8)) == ("", "epoch:  2/12")
+    assert (steps.reached(48, 48), epochs.reached(48, 48)) == ("is at step 48 of 48", "has done 12 epochs")
+    config = TrainerConfig(steps_per_loop=4, validation_interval=8, checkpoint_interval=4)
+    assert steps.plan(8, 48, config, "at intervals") == "steps 8 to 48, log every 4, evaluate every 8, save every 4"
+    assert epochs.plan(8, 48, config, "at intervals") == (
+        "epochs 2 to 12 of 4 steps, evaluate every 2 epochs, save every epoch"
+    )

@@ -195,6 +195,7 @@ def test_discard_keeps_unreported_checkpoints(directory):
     run = opened(directory)
     run.begin(0, "")
     (directory / "checkpoints" / "10").mkdir(parents=True)
+    (directory / "checkpoints" / "10" / "manifest.json").touch()
     assert not run.discard()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import unittest.mock
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorstore as ts
 
-from everstep.checkpoint import arrays, manifest
+from everstep.checkpoint import arrays, manifest, parts
 from everstep.checkpoint.manifest import Manifest
 
 TERABYTES = 1 << 42
@@ -39,7 +40,7 @@ class Maker:
         honest = model()
         honest.save(self.honest / "model.keras")
         honest.save_weights(self.honest / "a.weights.h5")
-        self._checkpoint(self.honest / "checkpoints" / "1")
+        self._checkpoint(self.honest / "checkpoints" / "1", small=16)  # only the bias
         variables = {
             f"v{i}": tf.Variable(keras.ops.convert_to_numpy(w), name=w.path) for i, w in enumerate(honest.weights)
         }
@@ -264,10 +265,12 @@ class Maker:
 
     # -- Everstep ----------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, path: Path, change: Callable[[Path], None] = lambda path: None) -> Path:
+    def _checkpoint(self, path: Path, change: Callable[[Path], None] = lambda path: None, small: int = 0) -> Path:
+        """Writes a checkpoint whose arrays are in `state/`, unless they have less than `small` bytes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         kernel, bias = np.zeros(SHAPE, "float32"), np.zeros(SHAPE[1:], "float32")
-        arrays.write(path, {"model/dense/kernel": kernel, "model/dense/bias": bias}, {"step": 1})
+        with unittest.mock.patch.object(parts, "SMALL", small):
+            arrays.write(path, {"model/dense/kernel": kernel, "model/dense/bias": bias}, {"step": 1})
         change(path)
         manifest.write(path, Manifest(int(path.name), "them", 0.0, {}, {}, "0"))
         return path
@@ -324,6 +327,45 @@ class Maker:
             transaction.commit_sync()
 
         return self._checkpoint(path / "1", change)
+
+    def _index(self, path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+        """Writes a checkpoint whose small arrays have another index; the text of a new one, or nothing, is returned."""
+
+        def replace(step: Path) -> None:
+            file = step / parts.FOLDER / "0" / "index.json"
+            index = json.loads(file.read_text())
+            file.write_text(change(index) or json.dumps(index))
+
+        return self._checkpoint(path / "1", replace, small=parts.SMALL)
+
+    def own_small_shape_bomb(self, path: Path) -> Path:
+        return self._index(path, lambda index: index["model/dense/kernel"].update(shape=[TERABYTES, 3]))
+
+    def own_small_part_bomb(self, path: Path) -> Path:
+        def change(index: dict[str, Any]) -> None:
+            index["model/dense/kernel"].update(
+                shape=[TERABYTES, 3], parts=[{"start": [0, 0], "shape": [TERABYTES, 3], "offset": 0}]
+            )
+
+        return self._index(path, change)
+
+    def own_small_type_bomb(self, path: Path) -> Path:
+        """Text of no length: NumPy makes it longer."""
+
+        def change(index: dict[str, Any]) -> None:
+            part = {"start": [0], "shape": [TERABYTES], "offset": 0}
+            index["model/dense/bias"] = {"shape": [TERABYTES], "dtype": "U0", "parts": [part]}
+
+        return self._index(path, change)
+
+    def own_small_object(self, path: Path) -> Path:
+        return self._index(path, lambda index: index["model/dense/kernel"].update(dtype="object"))
+
+    def own_small_index_that_nests(self, path: Path) -> Path:
+        return self._index(path, lambda index: "[" * 100_000)
+
+    def own_small_index_bomb(self, path: Path) -> Path:
+        return self._index(path, lambda index: f"[{'[],' * 5_000_000}[]]")
 
     def own_manifest_of_nonsense(self, path: Path) -> Path:
         document = {"files": 3}

@@ -239,7 +239,7 @@ def test_the_newest_good_checkpoint_of_a_run(tmp_path, caplog):
     saved(new, tmp_path / "checkpoints", 10)
     assert load(model, str(tmp_path)).path.endswith("10")
     assert same(model, new)
-    next((tmp_path / "checkpoints" / "10" / "state").rglob("d/*")).write_bytes(b"other")
+    (tmp_path / "checkpoints" / "10" / "parts" / "0" / "data").write_bytes(b"other")
     assert load(model, str(tmp_path)).path.endswith("5")
     assert same(model, old)
     assert "10 is damaged" in caplog.text

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SOURCES = HERE.parents[2] / "src"
+SOURCES = HERE.parents[1] / "src"
 CHEAP = ("keras_lambda", "keras_saved_model_layer", "keras_vocabulary_of_a_file", "keras_name_that_climbs")
 
 
 @pytest.fixture
 def child(monkeypatch):
     """The module that writes the files; most of them come from `tests/task/hostile_artefacts.py`."""
-    monkeypatch.syspath_prepend(HERE.parents[1] / "task")
+    monkeypatch.syspath_prepend(HERE.parent / "task")
     from tests.trained import predict_hostile_child
 
     return predict_hostile_child
@@ -40,7 +40,7 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "outside").mkdir()
     names = [folder / "files", folder / "canary", folder / "outside" / "secret"]
-    path = os.pathsep.join([str(SOURCES), str(HERE.parents[1] / "task")])
+    path = os.pathsep.join([str(SOURCES), str(HERE.parent / "task")])
     done = subprocess.run(
         [sys.executable, "-B", str(HERE / "predict_hostile_child.py"), *map(str, names)],
         cwd=folder,

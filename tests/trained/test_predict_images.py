@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
 from everstep.trained.inputs import ImageFolder, RecordFiles, Spec
 
@@ -76,3 +76,40 @@ def test_records_of_images(tmp_path):
     ids, arrays = next(RecordFiles(tmp_path / "in.tfrecord", [RGB]).batches(9))
     assert (list(ids), arrays[0].shape) == ([0, 1], (2, 6, 4, 3))
     assert arrays[0][:, 0, 0, 0].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (lambda: TfExampleBuilder().add_floats_feature("x", [1]), "Number of float values != expected"),
+        (lambda: TfExampleBuilder().add_ints_feature("x", [1, 2]), "Data types don't match"),
+        (lambda: TfExampleBuilder().add_floats_feature("y", [1, 2]), "is required but could not be found"),
+    ],
+)
+def test_records_that_differ_from_the_first(tmp_path, other, reason):
+    path = tmp_path / "in.tfrecord"
+    whole = TfExampleBuilder().add_floats_feature("x", [1, 2])
+    write_tfrecords(path, [whole, whole, whole, other()])
+    with pytest.raises(UsageError) as caught:
+        list(RecordFiles(path, [Spec("x", (2,), "float32")]).batches(2))
+    assert (caught.value.key, caught.value.received) == ("--input", str(path))
+    assert caught.value.reason.startswith("between records 2 and 3: ")
+    assert reason in caught.value.reason
+
+
+def test_records_that_are_damaged(tmp_path):
+    path = tmp_path / "in.tfrecord"
+    write_tfrecords(path, [TfExampleBuilder().add_floats_feature("x", [1, 2]) for _ in range(3)])
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="is damaged, .* after 2 good records") as caught:
+        list(RecordFiles(path, [Spec("x", (2,), "float32")]).batches(1))
+    assert (caught.value.key, caught.value.received) == ("--input", str(path))
+
+
+def test_records_that_are_no_examples(tmp_path):
+    path = tmp_path / "in.tfrecord"
+    write_tfrecords(path, [b"\xff\xff\xff"])
+    with pytest.raises(UsageError, match=r"record 0 is not a tf.train.Example \(3 bytes\)"):
+        RecordFiles(path, [Spec("x", (2,), "float32")])

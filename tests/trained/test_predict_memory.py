@@ -15,7 +15,7 @@ from tests.trained.predict_models import train
 
 pytestmark = [pytest.mark.backend, pytest.mark.full]
 
-SOURCES = Path(__file__).parents[3] / "src"
+SOURCES = Path(__file__).parents[2] / "src"
 ROWS, PIECES = 200_000, 60
 
 PREDICT = """

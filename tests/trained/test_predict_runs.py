@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # MLflow, importing its keras module
 ]
 
-SOURCES = Path(__file__).parents[3] / "src"
+SOURCES = Path(__file__).parents[2] / "src"
 
 
 def predicted(folder, run, data, output, **environment):

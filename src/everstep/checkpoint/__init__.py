@@ -1,11 +1,12 @@
 """Checkpoints: the state of a run on disk, each one complete or invisible.
 
 checkpointer.py     the interface: save, wait, restore
+complete.py         which checkpoints a run has, and the newest, for those who only look
 digests.py          digests of a state
 orbax.py            the checkpointer that writes, in the background
-arrays.py           the arrays and the JSON document of one checkpoint, by Orbax
+arrays.py           the arrays and the JSON document of one checkpoint, the large ones by Orbax
 orbax_internals.py  what is used of Orbax's private modules
-parts.py            arrays that are divided over several processes
+parts.py            arrays in parts: small ones, and those that are divided over several processes
 shared.py           the checkpoints of several processes
 visible.py          whether all of them see the same directory
 manifest.py         what was saved, by which run, and a digest of every file
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
         Checkpointer,
         NoopCheckpointer,
         SaveError,
+    )
+    from everstep.checkpoint.complete import (
+        CHECKPOINTS,
+        complete_checkpoints,
+        newest_step,
+        step_of,
     )
     from everstep.checkpoint.digests import (
         WEIGHTS,

@@ -48,8 +48,7 @@ def write_average(paths: Sequence[Path], target: Path, part: Part) -> None:
     document = {"step": newest.step, "stage": meta.get("stage", 0), "averaged": [record.step for record in records]}
     arrays.write(target, average(paths, part), document)
     on = named.pop()
-    number = manifest.WHOLE if on is None else manifest.ON_BASE
-    manifest.write(target, Manifest(newest.step, newest.run, newest.saved, {}, {}, newest.version, number, on))
+    manifest.write(target, Manifest(newest.step, newest.run, newest.saved, {}, {}, newest.version, base=on))
 
 
 def average(paths: Sequence[Path], part: Part) -> State:

@@ -4,11 +4,12 @@ Orbax detects a truncated file, but not a flipped bit. A checkpoint is intact if
 the same bytes, and the manifest itself is as it was written.
 """
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from everstep.errors import UsageError
 
 NAME = "manifest.json"
 WHOLE, IN_PARTS, ON_BASE = 1, 2, 3
-"""The formats of checkpoints: every array in one place; some in parts that several processes have written; without the
-frozen weights, which are in a base (`base.py`)."""
+"""The formats of checkpoints: all arrays in `state/`, as the first version wrote them; small and divided arrays in
+`parts/`; without the frozen weights, which are in a base (`base.py`)."""
 
 FORMAT = ON_BASE
 """The newest format that this program reads; a new one is for what older programs could not read."""
 
+_HASHED_AT_ONCE = 4
 
 Files = Mapping[str, list[Any]]
 """Size and SHA-256 of each file, by its path within the checkpoint."""
@@ -59,7 +61,7 @@ class Manifest:
       metrics: The finite logs of the step's own evaluation; empty if the step was not evaluated.
       files: Size and SHA-256 of each file, by its path within the checkpoint.
       version: The version of Everstep that wrote it.
-      format: The version of the checkpoint format.
+      format: The version of the checkpoint format; `write` chooses it.
       base: Where the frozen weights are; None if the checkpoint contains everything.
     """
 
@@ -69,7 +71,7 @@ class Manifest:
     metrics: Mapping[str, Any]
     files: Files
     version: str
-    format: int = WHOLE
+    format: int = IN_PARTS
     base: Base | None = None
 
 
@@ -90,7 +92,8 @@ def write(directory: Path, manifest: Manifest, known: Files | None = None) -> No
         raise FileNotFoundError(f"{missing[0]}, which another process has written, is not there")
     files = {**fingerprints(directory, set(present) - set(known)), **known}
     files = {path: files[path] for path in present}
-    document = dataclasses.asdict(dataclasses.replace(manifest, files=files))
+    number = IN_PARTS if manifest.base is None else ON_BASE
+    document = dataclasses.asdict(dataclasses.replace(manifest, files=files, format=number))
     if manifest.base is None:
         del document["base"]
     storage.write_text(directory / NAME, _text(document | {"digest": _digest(document)}))
@@ -129,7 +132,8 @@ def fingerprints(directory: Path, paths: Collection[str] | None = None) -> dict[
     """Syncs files below a directory, by default all, and all folders to disk; returns size and SHA-256 by path."""
     files = {path: directory / path for path in (_files(directory) if paths is None else paths)}
     storage.sync([*files.values(), *(folder for folder, _, _ in os.walk(directory))])
-    return {path: [file.stat().st_size, _sha256(file)] for path, file in files.items()}
+    digests = _digests(files.values())
+    return {path: [file.stat().st_size, digests[file]] for path, file in files.items()}
 
 
 Chosen = Callable[[Files], Collection[str]]
@@ -160,11 +164,12 @@ def verify(directory: Path, chosen: Chosen = every) -> Manifest:
         raise Damaged(f"{missing[0]} is missing")
     if extra := sorted(path for path in present - set(manifest.files) if not Path(path).name.startswith(".")):
         raise Damaged(f"{extra[0]} does not belong to it")
-    own = set(chosen(manifest.files))
-    for path, (size, sha256) in manifest.files.items():
+    for path, (size, _) in manifest.files.items():
         if (directory / path).stat().st_size != size:
             raise Damaged(f"{path} has {(directory / path).stat().st_size} bytes, not {size}")
-        if path in own and _sha256(directory / path) != sha256:
+    digests = _digests(directory / path for path in chosen(manifest.files))
+    for path, (_, sha256) in manifest.files.items():
+        if digests.get(directory / path, sha256) != sha256:
             raise Damaged(f"{path} has other content than was written")
     return manifest
 
@@ -175,6 +180,13 @@ def _files(directory: Path) -> Iterator[str]:
             path = Path(folder, name).relative_to(directory).as_posix()
             if path != NAME and not storage.is_temporary(path):
                 yield path
+
+
+def _digests(files: Iterable[Path]) -> dict[Path, str]:
+    """Returns the SHA-256 of files, several at once: Python's lock is not held meanwhile."""
+    files = list(files)
+    with concurrent.futures.ThreadPoolExecutor(_HASHED_AT_ONCE, "everstep-sha256") as threads:
+        return dict(zip(files, threads.map(_sha256, files), strict=True))
 
 
 def _sha256(path: Path) -> str:

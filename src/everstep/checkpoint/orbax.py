@@ -1,10 +1,10 @@
 """Checkpoints written by Orbax, used directly, in the background.
 
-One directory per step: `state/` holds every array under its flat key, `meta/` one JSON document, `parts/` the arrays
-that are divided over several processes (see `parts.py`), `manifest.json` the digests. All of it is written under a
-temporary name and renamed at the very end: a directory whose name is a number is complete. On reading, every byte is
-checked, by one of the processes that read it; a damaged checkpoint is set aside and the one before it is used. Frozen
-weights are written once, beside the checkpoints (see `base.py`).
+One directory per step: `state/` holds the large arrays, each under its flat key, `parts/` the small ones and those that
+are divided over several processes (see `parts.py`), `meta/` one JSON document, `manifest.json` the digests. All of it
+is written under a temporary name and renamed at the very end: a directory whose name is a number is complete. On
+reading, every byte is checked, by one of the processes that read it; a damaged checkpoint is set aside and the one
+before it is used. Frozen weights are written once, beside the checkpoints (see `base.py`).
 """
 
 import concurrent.futures
@@ -127,7 +127,7 @@ class OrbaxCheckpointer(Checkpointer):
     ) -> None:
         """Starts to save in the background; the caller must not change the arrays before `wait` has returned.
 
-        `writers` are the processes that write the parts of divided arrays in the state; without such, this one alone.
+        `writers` are the processes that write divided arrays of the state, together; without such, this one alone.
         """
         self.wait()
         try:
@@ -135,11 +135,8 @@ class OrbaxCheckpointer(Checkpointer):
                 return
         except OSError as error:
             raise save_error(f"step {step}", self._directory, error) from error
-        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
-        number = manifest.WHOLE if len(whole) == len(state) else manifest.IN_PARTS
-        number = number if base is None else manifest.ON_BASE
-        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, number, base)
-        self._pending = step, self._thread.submit(self._write, record, whole, meta, writers or Writers())
+        record = Manifest(step, self._run_id(), time.time(), _finite(metrics or {}), {}, __version__, base=base)
+        self._pending = step, self._thread.submit(self._write, record, state, meta, writers or Writers())
 
     def has_base(self, base: Base) -> bool:
         """Returns whether these frozen weights are on disk."""
@@ -148,8 +145,7 @@ class OrbaxCheckpointer(Checkpointer):
     def save_base(self, base: Base, state: OwnState, writers: Writers | None = None) -> None:
         """Saves frozen weights; they are on disk when it returns."""
         self.wait()
-        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
-        record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, manifest.ON_BASE, base)
+        record = Manifest(0, self._run_id(), time.time(), {}, {}, __version__, base=base)
         writers = writers or Writers()
         try:
             with writers.announced():
@@ -158,7 +154,7 @@ class OrbaxCheckpointer(Checkpointer):
                 _remove_temporary(folder)
                 with storage.atomic_path(self._base_path(base)) as temporary:
                     writers.begin(temporary)
-                    arrays.write(temporary, whole, {})
+                    arrays.write(temporary, state, {})
                     manifest.write(temporary, record, writers.join(temporary))
         except Exception as error:  # any error of the disk, the file system or Orbax
             raise save_error("the frozen weights", bases.folder_of(self._directory), error) from error
@@ -221,22 +217,22 @@ class OrbaxCheckpointer(Checkpointer):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+    def _write(self, record: Manifest, state: OwnState, meta: dict[str, Any], writers: Writers) -> None:
         with writers.announced():
             self._commit(record, state, meta, writers)
-        if record.base is not None:
-            self._saved(record.step, None)
-        elif record.format == manifest.IN_PARTS:
-            self._saved(record.step, {**state, **parts.find(self._path(record.step))})
-        else:
-            self._saved(record.step, state)
+        self._saved(record.step, None if record.base is not None else self._as_saved(record.step, state))
         try:
             self._clear_away()
             self._prune(record.step)
         except OSError as error:  # the new checkpoint is saved all the same
             logger.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
-    def _commit(self, record: Manifest, state: State, meta: dict[str, Any], writers: Writers) -> None:
+    def _as_saved(self, step: int, state: OwnState) -> StoredState:
+        """Returns a state that was saved, with all parts of divided arrays, which are read from its checkpoint."""
+        whole = {key: array for key, array in state.items() if not isinstance(array, ArrayParts)}
+        return whole if len(whole) == len(state) else {**parts.find(self._path(step)), **whole}
+
+    def _commit(self, record: Manifest, state: OwnState, meta: dict[str, Any], writers: Writers) -> None:
         if not self._prepared:
             storage.prepare_directory(self._directory)
             self._prepared = True

@@ -27,6 +27,9 @@ _SMALLEST_BLOCK = 1 << 10  # an empty block counts as this: visiting it takes ti
 _INDEX_LIMIT = 48 << 20
 """Bytes that any index may decompress to: several times the index of a model of ten thousand arrays."""
 
+_LARGEST_PARTS_INDEX = 8 << 20
+"""Bytes of an index of parts, enough for fifty thousand arrays: JSON may take twenty times as many in memory."""
+
 _PREFIX, _SUFFIX = "arrays.", "/.zarray"  # around the key of an array: where Orbax keeps its description
 _LONGEST_DESCRIPTION = 1 << 16
 _NUMBER = re.compile(r"[<>|][biufc](1|2|4|8|16)|bfloat16|float8_\w{1,16}|u?int[24]")
@@ -48,6 +51,7 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _own_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Returns the same for what the checkpoint itself contains."""
+    _limit_parts_index(path / parts.FOLDER)
     in_parts = {key: one.shape for key, one in parts.find(path).items()}
     _limit_index(path / "state")
     with _readable("its list of arrays"):
@@ -115,6 +119,17 @@ def _readable(what: str) -> Iterator[None]:
     except Exception as error:  # tensorstore raises many kinds for files that it did not write
         reason = str(error).strip().partition("\n")[0][:300]
         raise Damaged(f"{what} cannot be read: {type(error).__name__}: {reason}") from error
+
+
+def _limit_parts_index(folder: Path) -> None:
+    """Checks that no index of parts is far too large.
+
+    Raises:
+      Damaged: One is.
+    """
+    for file in folder.glob("*/index.json"):
+        if file.stat().st_size > _LARGEST_PARTS_INDEX:
+            raise Damaged(f"the index of {folder.name}/{file.parent.name} is far too large")
 
 
 def _limit_index(folder: Path) -> None:

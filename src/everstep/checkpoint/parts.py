@@ -1,9 +1,9 @@
-"""Arrays that are divided over several processes, as a checkpoint holds them: each process has written its own parts.
+"""Arrays that a checkpoint holds in parts: small ones, and those that are divided over several processes.
 
     12/
-      state/, meta/      the other arrays, and the JSON document, by the first process
+      state/, meta/      the large arrays, and the JSON document, by the first process
       parts/0/           what rank 0 had: `data`, its parts one after the other, and `index.json`, which says of which
-                         array each is, and where in it
+                         array each is, and where in it. A small array is one part
       parts/1/           what rank 1 had
       manifest.json      the digests of all files, by the first process
 
@@ -18,17 +18,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from everstep import storage
+from everstep.checkpoint.digests import array_bytes
 from everstep.checkpoint.manifest import Damaged
 from everstep.types import ArrayParts
 
 FOLDER = "parts"
 """The folder of a checkpoint with one folder per process."""
 
+SMALL = 4 << 20
+"""Arrays of fewer bytes are small: Orbax would need more time for them than their bytes take."""
+
 _DATA, _INDEX = "data", "index.json"
 _LARGEST_INDEX = 64 << 20
+_LARGEST_NUMBER = 1 << 62
+_MOST_DIMENSIONS = 64  # NumPy has no arrays with more
 
 Shape = tuple[int, ...]
 
@@ -57,7 +63,7 @@ class StoredPart:
     def mapped(self, dtype: np.dtype) -> np.ndarray:
         """Returns it as an array whose elements are read from the file when they are used."""
         size = math.prod(self.shape) * dtype.itemsize
-        return np.memmap(self.file, np.uint8, "r", self.offset, size).view(dtype).reshape(self.shape)
+        return np.memmap(str(self.file), np.uint8, "r", self.offset, size).view(dtype).reshape(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,11 @@ class StoredParts:
     shape: Shape
     dtype: np.dtype
     parts: tuple[StoredPart, ...]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is a small array, which was not divided."""
+        return len(self.parts) == 1 and math.prod(self.shape) * self.dtype.itemsize < SMALL
 
     def read(self, place: tuple[slice, ...] = ()) -> np.ndarray:
         """Returns the part at a place, by default everything; reads only what it needs."""
@@ -88,18 +99,32 @@ class StoredParts:
         return np.asarray(self.read(), dtype)
 
 
+def is_small(array: np.ndarray) -> bool:
+    """Returns whether an array with elements is written here, and not by Orbax."""
+    return array.nbytes < SMALL and _is_number(array.dtype)
+
+
+def in_one(array: np.ndarray) -> ArrayParts:
+    """Returns an array that is not divided, as one part."""
+    return ArrayParts(array.shape, array.dtype, [((0,) * array.ndim, array)])
+
+
 def write(folder: Path, held: Mapping[str, ArrayParts]) -> None:
-    """Writes the parts of one process to a new folder."""
-    folder.mkdir()
+    """Writes the parts of one process to a new folder; without any, there is no folder."""
+    held = {key: one for key, one in held.items() if one.parts}
+    if not held:
+        return
+    folder.mkdir(parents=True)
     index: dict[str, Any] = {}
+    offset = 0
     with open(folder / _DATA, "xb") as file:
         for key, one in held.items():
             places = []
             for start, part in one.parts:
-                places.append({"start": list(start), "shape": list(part.shape), "offset": file.tell()})
-                file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+                places.append({"start": list(start), "shape": list(part.shape), "offset": offset})
+                offset += file.write(array_bytes(part))
             index[key] = {"shape": list(one.shape), "dtype": one.dtype.name, "parts": places}
-    storage.write_json(folder / _INDEX, index)
+    (folder / _INDEX).write_text(json.dumps(index))
 
 
 def writer(path: str) -> int | None:
@@ -110,9 +135,9 @@ def writer(path: str) -> int | None:
 
 
 def find(path: Path) -> dict[str, StoredParts]:
-    """Returns the arrays of a checkpoint that consist of parts, by key; empty for most checkpoints.
+    """Returns the arrays of a checkpoint that are in parts, by key.
 
-    The checkpoint may come from an untrusted source: an array is never larger than what is on disk of it.
+    The checkpoint may come from an untrusted source: together, the arrays are never larger than what is on disk.
 
     Raises:
       Damaged: Parts are missing, or do not fit together.
@@ -138,20 +163,39 @@ def _stored(folder: Path) -> dict[str, StoredParts]:
             raise Damaged(f"the index of {name} is far too large")
         index, size = json.loads((folder / _INDEX).read_bytes()), file.stat().st_size
         found = {str(key): _parsed(file, entry) for key, entry in index.items()}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"the index of {name} cannot be used: {error!r}") from error
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Damaged(f"the index of {name} cannot be used: {repr(error)[:200]}") from error
     for key, one in found.items():
-        if one.dtype.hasobject or any(not _fits(part, one, size) for part in one.parts):
+        if not _is_number(one.dtype) or any(not _fits(part, one, size) for part in one.parts):
             raise Damaged(f"the parts of {key} in {name} do not fit it")
+    if sum(math.prod(part.shape) * one.dtype.itemsize for one in found.values() for part in one.parts) > size:
+        raise Damaged(f"parts in {name} share bytes")
     return found
 
 
 def _parsed(file: Path, entry: Any) -> StoredParts:
     parts = (
-        StoredPart(file, int(part["offset"]), tuple(map(int, part["start"])), tuple(map(int, part["shape"])))
+        StoredPart(file, _numbers([part["offset"]])[0], _numbers(part["start"]), _numbers(part["shape"]))
         for part in entry["parts"]
     )
-    return StoredParts(tuple(map(int, entry["shape"])), np.dtype(str(entry["dtype"])), tuple(parts))
+    whole = StoredParts(_numbers(entry["shape"]), np.dtype(str(entry["dtype"])), tuple(parts))
+    # NumPy also refuses an array without elements if the product of its other dimensions is too large.
+    if math.prod(max(1, length) for length in whole.shape) * whole.dtype.itemsize > _LARGEST_NUMBER:
+        raise ValueError("an array of this shape is too large")
+    return whole
+
+
+def _numbers(values: list[Any]) -> tuple[int, ...]:
+    """Returns whole numbers that describe an array.
+
+    Raises:
+      ValueError: They are others, or more or larger than arrays have.
+    """
+    if len(values) > _MOST_DIMENSIONS or any(
+        type(value) is not int or abs(value) > _LARGEST_NUMBER for value in values
+    ):
+        raise ValueError("these are no dimensions")
+    return tuple(values)
 
 
 def _fits(part: StoredPart, whole: StoredParts, size: int) -> bool:
@@ -159,6 +203,10 @@ def _fits(part: StoredPart, whole: StoredParts, size: int) -> bool:
         return False
     inside = all(0 <= along.start <= along.stop <= most for along, most in zip(part.place, whole.shape, strict=True))
     return inside and 0 <= part.offset <= size - math.prod(part.shape) * whole.dtype.itemsize
+
+
+def _is_number(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" or hasattr(ml_dtypes, dtype.name)
 
 
 def _shifted(along: slice, begin: int) -> slice:

@@ -7,7 +7,7 @@ own parts (`parts.py`), in the background:
     begins a checkpoint under a temporary name, says so   wait for that
     writes whole arrays, and its parts                    write their parts beside it, and sync them
     waits for all                                         say which files there are, with their digests
-    moves all parts in, writes the manifest, renames      wait for the end
+    moves their parts in, writes the manifest, renames    wait for the end
     says that the checkpoint is committed, or why not     know it, as the first process does
 
 A kill at any instant leaves the new checkpoint or none: what has a temporary name is removed by the next save.
@@ -75,7 +75,7 @@ class SharedCheckpointer(Checkpointer):
         if not self._gang.is_first:
             self._written = self._thread.submit(_write_parts, self._directory, self._gang, channel, held)
             return
-        writers = _FirstWriter(self._gang, channel, held)
+        writers = _FirstWriter(self._gang, channel)
         try:
             self._own.save(step, state, meta, metrics, replace, base, writers)
         except SaveError as error:  # before anything began
@@ -103,7 +103,7 @@ class SharedCheckpointer(Checkpointer):
             return
         channel, folder = self._next_channel(), folder_of(self._directory)
         if self._gang.is_first:
-            self._own.save_base(base, state, _FirstWriter(self._gang, channel, held))
+            self._own.save_base(base, state, _FirstWriter(self._gang, channel))
             return
         try:
             _write_parts(folder, self._gang, channel, held)
@@ -229,18 +229,18 @@ class _Channel:
         """Returns the name of all that is said about a checkpoint."""
         return f"save/{number}"
 
-    def say(self, what: str, error: BaseException | None = None, **content: Any) -> None:
+    def broadcast(self, what: str, error: BaseException | None = None, **content: Any) -> None:
         """Says something once, or that this process has failed."""
         reason = "" if error is None else str(error).strip().partition("\n")[0] or type(error).__name__
-        self._gang.publish(f"{self._name}/{what}", {**content, "error": reason})
+        self._gang.broadcast(f"{self._name}/{what}", {**content, "error": reason})
 
-    def hear(self, what: str) -> dict[str, Any]:
+    def receive(self, what: str) -> dict[str, Any]:
         """Waits for what another process says.
 
         Raises:
           OSError: That process has failed.
         """
-        said = dict(self._gang.hear(f"{self._name}/{what}", lambda: False))
+        said = dict(self._gang.receive(f"{self._name}/{what}"))
         if said["error"]:
             raise OSError(said["error"])
         return said
@@ -252,11 +252,10 @@ class _FirstWriter(Writers):
     Args:
       gang: The processes.
       channel: What they tell each other.
-      held: The parts of this process.
     """
 
-    def __init__(self, gang: Gang, channel: _Channel, held: Mapping[str, ArrayParts]) -> None:
-        self._gang, self._channel, self._held = gang, channel, held
+    def __init__(self, gang: Gang, channel: _Channel) -> None:
+        self._gang, self._channel = gang, channel
         self._begun = False
 
     @contextlib.contextmanager
@@ -267,26 +266,25 @@ class _FirstWriter(Writers):
         except BaseException as error:
             self.give_up(error)
             raise
-        self._channel.say("end")
+        self._channel.broadcast("end")
 
     def give_up(self, error: BaseException) -> None:
         """Tells the others that there will be no checkpoint."""
         if not self._begun:
-            self._channel.say("begin", error)
-        self._channel.say("end", error)
+            self._channel.broadcast("begin", error)
+        self._channel.broadcast("end", error)
 
     def begin(self, temporary: Path) -> None:
         """Lets the others begin to write."""
         self._begun = True
-        self._channel.say("begin", name=temporary.name)
+        self._channel.broadcast("begin", name=temporary.name)
 
     def join(self, temporary: Path) -> dict[str, list[Any]]:
-        """Writes the parts of this process, and moves those of the others in, when all are on disk."""
-        files = _write(_beside(temporary, 0), self._held)
-        found = [files, *(self._channel.hear(f"parts/{rank}")["files"] for rank in range(1, self._gang.size))]
-        (temporary / parts.FOLDER).mkdir()
+        """Moves the parts of the other processes in, when all are on disk."""
+        written = {rank: self._channel.receive(f"parts/{rank}")["files"] for rank in range(1, self._gang.size)}
+        (temporary / parts.FOLDER).mkdir(exist_ok=True)
         known: dict[str, list[Any]] = {}
-        for rank, files in enumerate(found):
+        for rank, files in written.items():
             if files:
                 os.rename(_beside(temporary, rank), temporary / parts.FOLDER / str(rank))
                 known |= {f"{parts.FOLDER}/{rank}/{path}": fingerprint for path, fingerprint in files.items()}
@@ -299,19 +297,16 @@ def _write_parts(directory: Path, gang: Gang, channel: _Channel, held: Mapping[s
     Raises:
       OSError: It is not, because this process or another one has failed.
     """
-    temporary = directory / channel.hear("begin")["name"]
+    temporary = directory / channel.receive("begin")["name"]
     try:
-        channel.say(f"parts/{gang.rank}", files=_write(_beside(temporary, gang.rank), held))
+        channel.broadcast(f"parts/{gang.rank}", files=_write(_beside(temporary, gang.rank), held))
     except Exception as error:
-        channel.say(f"parts/{gang.rank}", error)
-    channel.hear("end")
+        channel.broadcast(f"parts/{gang.rank}", error)
+    channel.receive("end")
 
 
 def _write(folder: Path, held: Mapping[str, ArrayParts]) -> dict[str, list[Any]]:
     """Writes parts to a new folder; returns size and digest of its files, by path. Without any, there is no folder."""
-    held = {key: one for key, one in held.items() if one.parts}
-    if not held:
-        return {}
     parts.write(folder, held)
     return manifest.fingerprints(folder)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep import redaction
+from everstep.checkpoint import newest_step
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.load_backend import choose_backend, load_project_backend
@@ -13,7 +14,7 @@ from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.cli.sweep import sweep_flow
 from everstep.errors import UsageError
 from everstep.frontends.flow import FlowProject, create_task, execute
-from everstep.launch import newest_checkpoint, supervise
+from everstep.launch import supervise
 from everstep.storage import json_text
 
 app = new_app()
@@ -67,7 +68,7 @@ def flow(
         name, overrides or (), home, model_dir=model_dir, new=new, backend=backend, allow_change=allow_change or ()
     )
     directory = task._opened().directory
-    with exit_on_sigterm(lambda: newest_checkpoint(directory)):
+    with exit_on_sigterm(lambda: newest_step(directory)):
         with quiet():
             load_project_backend()
             from everstep.frontends.flow import FlowConfig  # noqa: F401  loads Keras

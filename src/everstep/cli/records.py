@@ -10,7 +10,8 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.output import aligned, quiet
-from everstep.data import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
+from everstep.data.formats import BadFile, NumpyFile
+from everstep.data.tfrecord import Feature, Inspection, Written, differences, inspect, write_arrays, write_images
 from everstep.errors import UsageError
 from everstep.storage import json_text
 
@@ -77,22 +78,21 @@ def inspect_files(paths: Paths, examples: Examples = 3, json: options.Json = Fal
     Every byte is read. Exit code 1: something is damaged; file and byte are shown.
     """
     with quiet(loads_keras=False):
-        found = inspect(paths, examples)
+        inspection = inspect(paths, examples)
     if json:
-        print(json_text(_plain(found)))
+        print(json_text(_plain(inspection)))
     else:
-        print("\n".join(_lines(found)))
-    if found.damages:
+        print("\n".join(_lines(inspection)))
+    if inspection.damages:
         raise typer.Exit(1)
 
 
 def _load(path: str) -> dict[str, np.ndarray]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError) as error:
+        with NumpyFile(path) as file:
+            if not file.is_single:
+                return {name: file.read(name) for name in file.names}
+    except BadFile as error:
         raise UsageError(f"cannot be read as an .npz file: {error}", key="--arrays", received=path) from error
     raise UsageError("is a single array", key="--arrays", received=path, remedy="save it by its name with numpy.savez")
 
@@ -102,22 +102,26 @@ def _summary(written: Written) -> str:
     return "\n".join([*written.files, f"{written.records} records in {len(written.files)} files{classes}"])
 
 
-def _lines(found: Inspection) -> Iterator[str]:
-    rows = [(file, f"{records} records", f"{size} bytes") for file, records, size in found.files]
-    total = sum(records for _, records, _ in found.files)
-    yield aligned([*rows, (f"{len(rows)} files", f"{total} records", f"{sum(size for *_, size in found.files)} bytes")])
-    if found.features:
-        yield f"\nfeatures, of {found.inspected} records"
-        yield aligned([(name, *_described(feature, found.inspected)) for name, feature in found.features.items()])
-    if differ := list(differences(found)):
+def _lines(inspection: Inspection) -> Iterator[str]:
+    rows = [(file, f"{records} records", f"{size} bytes") for file, records, size in inspection.files]
+    total = sum(records for _, records, _ in inspection.files)
+    yield aligned(
+        [*rows, (f"{len(rows)} files", f"{total} records", f"{sum(size for *_, size in inspection.files)} bytes")]
+    )
+    if inspection.features:
+        yield f"\nfeatures, of {inspection.inspected} records"
+        yield aligned(
+            [(name, *_described(feature, inspection.inspected)) for name, feature in inspection.features.items()]
+        )
+    if differ := list(differences(inspection)):
         yield "\nnot the same in all records"
         yield from differ
-    for number, example in enumerate(found.examples):
+    for number, example in enumerate(inspection.examples):
         yield f"\nrecord {number}"
         yield aligned(list(example.items()))
-    if found.damages:
+    if inspection.damages:
         yield "\ndamaged"
-        yield from (str(damage) for damage in found.damages)
+        yield from (str(damage) for damage in inspection.damages)
 
 
 def _described(feature: Feature, looked: int) -> tuple[str, str, str]:
@@ -127,10 +131,10 @@ def _described(feature: Feature, looked: int) -> tuple[str, str, str]:
     return " or ".join(feature.kinds), f"[{count}]", ", ".join(filter(None, [images, missing]))
 
 
-def _plain(found: Inspection) -> dict[str, Any]:
+def _plain(inspection: Inspection) -> dict[str, Any]:
     return {
-        "files": [{"file": file, "records": records, "bytes": size} for file, records, size in found.files],
-        "looked": found.inspected,
+        "files": [{"file": file, "records": records, "bytes": size} for file, records, size in inspection.files],
+        "looked": inspection.inspected,
         "features": {
             name: {
                 "type": feature.kind,
@@ -139,9 +143,9 @@ def _plain(found: Inspection) -> dict[str, Any]:
                 "shape": [feature.least, feature.most],
                 "images": sorted(feature.images),
             }
-            for name, feature in found.features.items()
+            for name, feature in inspection.features.items()
         },
-        "differences": list(differences(found)),
-        "examples": found.examples,
-        "damages": [damage._asdict() for damage in found.damages],
+        "differences": list(differences(inspection)),
+        "examples": inspection.examples,
+        "damages": [damage._asdict() for damage in inspection.damages],
     }

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from everstep import redaction
+from everstep.checkpoint import newest_step
 from everstep.cli import options
 from everstep.cli.commands import new_app
 from everstep.cli.load_backend import choose_backend, load_project_backend
 from everstep.cli.output import aligned, number, print_last, quiet
 from everstep.cli.process import exit_on_sigterm, without_restarts
 from everstep.frontends.components import RunFolder, open_run
-from everstep.launch import newest_checkpoint, supervise
+from everstep.launch import supervise
 from everstep.storage import json_text
 
 app = new_app()
@@ -45,7 +46,7 @@ def run(
     opened.require_modules()
     folder = opened.folder
     choose_backend(backend)
-    with exit_on_sigterm(lambda: newest_checkpoint(folder.training)):
+    with exit_on_sigterm(lambda: newest_step(folder.training)):
         with quiet():
             load_project_backend()
             from everstep.frontends.components import Orchestrator

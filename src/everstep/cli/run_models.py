@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep.checkpoint import newest_step
 from everstep.cli import options
 from everstep.cli.output import quiet
 from everstep.cli.resolve import Resolved, resolve
@@ -79,7 +80,7 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
       UsageError: No experiment can build its model.
     """
     stored = directory / "config.yaml"
-    if not stored.is_file() or not list(directory.glob("checkpoints/*")):
+    if not stored.is_file() or newest_step(directory) is None:
         raise UsageError(
             "has neither an exported model nor a checkpoint",
             key="RUN",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import is_url
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
@@ -100,7 +101,7 @@ class WatchedRun:
             rates=self._metrics.rates if is_at_work(run) else {},
             metrics=self._metrics,
             saves=not isinstance(run, RemoteRun),  # of a run in a store only the record is fetched
-            checkpoint=_newest_checkpoint(self._files / "checkpoints"),
+            checkpoint=_newest_checkpoint(self._files / CHECKPOINTS),
             attempts=max(1, len(attempts)),
             goodput=goodput(record).ratio if attempts else None,
         )
@@ -167,12 +168,10 @@ def _overall(run: Overview) -> float | None:
 
 def _newest_checkpoint(folder: Path) -> tuple[int, float | None] | None:
     """Returns the newest whole checkpoint, and its age in seconds."""
-    try:
-        steps = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
-        step = max(steps)
-        return step, max(0.0, time.time() - (folder / str(step) / "manifest.json").stat().st_mtime)
-    except (OSError, ValueError):
-        return None
+    for step, path in reversed(complete_checkpoints(folder).items()):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            return step, max(0.0, time.time() - (path / "manifest.json").stat().st_mtime)
+    return None
 
 
 _PAUSE, _PAUSE_OF_MANY, _PAUSE_REMOTE = 1.0, 2.0, 10.0

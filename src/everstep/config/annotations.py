@@ -3,19 +3,25 @@
 Pydantic does the checking. It is left lenient where a file cannot express what Python means (a list for a
 tuple, text for a path or an enum) and made strict where leniency hides mistakes: no text for a number, no
 bool for an int. Two numbers do convert: an int is a float, and 1000.0 is an int.
+
+Bounds of numbers, as in `Annotated[int, Ge(1)]`, are rules like others: `Config.validate` checks them, so that a config
+may be built in any order, and everything wrong in it is reported together.
 """
 
 import collections.abc
 import dataclasses
 import functools
 import inspect
+import math
 import numbers
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
+from annotated_types import Ge, Gt, Le, Lt
 
 from everstep.errors import Problem, UsageError, join, problems_under
 
@@ -148,7 +154,8 @@ def _strict(annotation: Any) -> Any:
         plain = {int: Annotated[int, pydantic.Strict()]} if float in args else {}
         return Union[tuple(plain.get(arg) or _strict(arg) for arg in args)]  # noqa: UP007
     if origin is Annotated:
-        return Annotated[(_strict(args[0]), *args[1:])]
+        others = [marker for marker in args[1:] if not isinstance(marker, Ge | Gt | Le | Lt)]
+        return Annotated[(_strict(args[0]), *others)] if others else _strict(args[0])
     if origin in _CONTAINERS and args:
         return origin[tuple(arg if arg is Ellipsis else _strict(arg) for arg in args)]
     return _STRICT.get(annotation, annotation)
@@ -170,6 +177,87 @@ def spell(annotation: Any) -> str:
     if getattr(annotation, "_takes_number", False):
         return f"a number or {annotation.__name__}"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The smallest and the largest number that a field takes; None where there is no such bound.
+
+    Attributes:
+      at_least: The smallest number.
+      above: A number that is too small itself.
+      at_most: The largest number.
+      below: A number that is too large itself.
+    """
+
+    at_least: Any = None
+    above: Any = None
+    at_most: Any = None
+    below: Any = None
+
+    def admits(self, value: Any) -> bool:
+        """Returns whether a value is within the bounds; what is no number is. NaN is within none."""
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return True
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """The rule as an error states it: `must be at least 1`, `must be from 0 to below 1`."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"must be from {self.at_least} to {self.at_most}"
+        if self.at_least is not None and self.below is not None and self.below != math.inf:
+            return f"must be from {self.at_least} to below {self.below}"
+        texts = {"at least": self.at_least, "more than": self.above, "at most": self.at_most, "less than": self.below}
+        told = [f"{words} {bound}" for words, bound in texts.items() if bound is not None and bound != math.inf]
+        return f"must be {', and '.join([*told, *(['finite'] if self.below == math.inf else [])])}"
+
+
+def field_bounds(cls: type) -> dict[str, Bounds]:
+    """Returns the bounds of those fields of a config class that have any, by name."""
+    return _field_bounds(cls)  # cached there, as for `field_types`
+
+
+@functools.cache
+def _field_bounds(cls: type) -> dict[str, Bounds]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {field.name: list(_markers(hints[field.name])) for field in dataclasses.fields(cls)}
+    return {name: _bounds(markers) for name, markers in found.items() if markers}
+
+
+def _markers(annotation: Any) -> Iterator[Ge | Gt | Le | Lt]:
+    """Yields the bounds in an annotation, also of one alternative of several."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        for arg in args:
+            yield from _markers(arg)
+    if origin is Annotated:
+        yield from (marker for marker in args[1:] if isinstance(marker, Ge | Gt | Le | Lt))
+
+
+def _bounds(markers: list[Ge | Gt | Le | Lt]) -> Bounds:
+    given: dict[str, Any] = {}
+    for marker in markers:
+        match marker:
+            case Ge(bound):
+                given["at_least"] = bound
+            case Gt(bound):
+                given["above"] = bound
+            case Le(bound):
+                given["at_most"] = bound
+            case Lt(bound):
+                given["below"] = bound
+    return Bounds(**given)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 def _problems(error: pydantic.ValidationError, value: Any, expected: str) -> list[Problem]:

@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 
 from everstep import redaction
 from everstep.config import dialect, interpolation
-from everstep.config.annotations import field_types, own_annotations
+from everstep.config.annotations import field_bounds, field_types, own_annotations
 from everstep.config.layers import Layer
 from everstep.errors import Problem, UsageError, join, nearest, problems_under, show
 
@@ -268,21 +268,34 @@ class Config:
         self._set_locked(True)
 
     def validate(self) -> None:
-        """Checks what types cannot express: the restrictions, and `validate` of every config held.
-
-        Override it for rules of your own, call `super().validate()`, and raise UsageError.
+        """Checks what types cannot express: restrictions, bounds, `_problems`, and `validate` of every config held.
 
         Raises:
           UsageError: One problem for each rule that does not hold.
         """
+        names = self._emitted()
         problems = [problem for rule in self._restrictions if (problem := _broken_restriction(self, rule))]
-        for path, child in self._children(self._emitted()):
+        for path, child in self._children(names):
             try:
                 child.validate()
             except ValueError as error:
                 problems += problems_under(path, error)
-        if problems:
-            raise UsageError(problems)
+        outside = [
+            Problem(name, str(bounds), received=getattr(self, name))
+            for name, bounds in field_bounds(type(self)).items()
+            if name in names and not bounds.admits(getattr(self, name))
+        ]
+        rules = [] if problems else self._problems()  # they rely on what they read of the configs held
+        outside += [problem for problem in rules if problem.key not in {known.key for known in outside}]
+        if problems or outside:
+            raise UsageError([*problems, *outside])
+
+    def _problems(self) -> Iterator[Problem]:
+        """Yields what is wrong with the values, by rules of this class; a subclass adds its own.
+
+        `validate` calls it when all configs held are right. The fields of this config itself may be out of bounds.
+        """
+        yield from ()
 
     def to_yaml(self) -> str:
         """Returns the config as YAML; overriding the same defaults with it gives the same config."""

@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import os
 import re
 import types
@@ -215,7 +216,7 @@ def _or_interpolation(schema: Schema) -> Schema:
 
 def _constrained(schema: Schema, annotation: Any) -> Schema:
     """Returns a schema with the constraints of `Annotated`, as far as JSON Schema can express them."""
-    whole = _pydantic(annotation)
+    whole = {key: value for key, value in _pydantic(annotation).items() if value not in (math.inf, -math.inf)}
     if schema.get("type") in _CONTAINERS:
         return {**schema, **{key: value for key, value in whole.items() if key.startswith(("min", "max"))}}
     return whole or schema

@@ -20,11 +20,9 @@ grain.py            Grain
 tf_data.py          `tf.data`
 tfds.py             TensorFlow Datasets
 input_reader.py     `InputReader`, as in TF Model Garden
-record_sources.py   which files are read, and how a pass reads them
 files.py            paths, globs and URLs
-tfrecord_files.py   records and features of TFRecord files
-tfrecord_writing.py writes TFRecord files
-tfrecord.py         TFRecord folders of training components
+formats/            one reader for each format of files
+tfrecord/           TFRecord files: read, inspected, written
 tf_variables.py     the variables of a TensorFlow checkpoint
 wrappers.py         streams that map, limit, keep or count another one
 sparse.py           sparse and ragged tensors on the host
@@ -80,10 +78,6 @@ if TYPE_CHECKING:
         ParquetStream,
     )
     from everstep.data.py_dataset import PyDatasetStream
-    from everstep.data.record_sources import (
-        pick_dataset_fn,
-        read_records,
-    )
     from everstep.data.source import (
         is_arrays,
         make_stream,
@@ -111,24 +105,19 @@ if TYPE_CHECKING:
         load_tensorflow,
     )
     from everstep.data.tf_variables import TfVariables
-    from everstep.data.tfrecord import (
-        get_labels,
+    from everstep.data.tfrecord.dataset import (
         get_tfrecord_dataset,
         get_train_ds,
         get_valid_ds,
     )
-    from everstep.data.tfrecord_files import (
-        Feature,
-        Inspection,
-        differences,
-        inspect,
-        whole_frames,
-    )
-    from everstep.data.tfrecord_writing import (
-        TfExampleBuilder,
-        Written,
+    from everstep.data.tfrecord.dataset_writing import (
         write_arrays,
         write_images,
+    )
+    from everstep.data.tfrecord.folders import get_labels
+    from everstep.data.tfrecord.sources import pick_dataset_fn
+    from everstep.data.tfrecord.writing import (
+        TfExampleBuilder,
         write_tfrecords,
     )
     from everstep.data.wrappers import (

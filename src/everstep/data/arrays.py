@@ -74,7 +74,7 @@ class ArrayStream(Stream):
         return new
 
     @property
-    def gathers(self) -> bool:
+    def supports_fast_gather(self) -> bool:
         """True: a block is one selection of rows."""
         return True
 

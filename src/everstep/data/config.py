@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from everstep.config import Config, Declined
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 
 _SERVICE = Declined(
     "a tf.data service gives batches to the first consumer, so a resumed run would not see the same ones", False, ""
@@ -52,10 +54,10 @@ class DataConfig(Config):
     tfds_skip_decoding_feature: str = ""
     """Features that are not decoded, with commas between, such as `image` for JPEG bytes."""
 
-    global_batch_size: int = 32
+    global_batch_size: Annotated[int, Ge(1)] = 32
     """Samples per step, over all devices; at least 1."""
 
-    limit_batches: int | None = None
+    limit_batches: Annotated[int, Ge(1)] | None = None
     """Read only this many batches of each epoch, for a quick test. None: all."""
 
     is_training: bool | None = None
@@ -64,16 +66,16 @@ class DataConfig(Config):
     drop_remainder: bool | None = None
     """Whether the last, short batch of an epoch is dropped. None: in training yes, in evaluation no."""
 
-    shuffle_buffer_size: int = 10_000
+    shuffle_buffer_size: Annotated[int, Ge(0)] = 10_000
     """Size of the shuffle buffer, in records, when training on record files. Arrays are always shuffled as a whole."""
 
     cache: bool | Literal["auto", "device", "host"] = "auto"
     """Arrays live on the device, the host, or auto: a GPU where they fit. Records: true keeps parsed ones in memory."""
 
-    cycle_length: int | None = None
+    cycle_length: Annotated[int, Ge(1)] | None = None
     """Files read in turn. None: 8 in training, one after the other in evaluation."""
 
-    block_length: int = 1
+    block_length: Annotated[int, Ge(1)] = 1
     """Records read from a file before the next file's turn."""
 
     sharding: bool = True
@@ -91,7 +93,7 @@ class DataConfig(Config):
     prefetch_buffer_size: int | None = None
     """Batches of record files to prefetch. None: TensorFlow decides."""
 
-    ram_budget: int | None = None
+    ram_budget: Annotated[int, Ge(1)] | None = None
     """Gigabytes that preparing record files may use. None: TensorFlow decides."""
 
     autotune_algorithm: (
@@ -99,30 +101,7 @@ class DataConfig(Config):
     ) = None
     """How TensorFlow tunes the number of threads. None: TensorFlow decides."""
 
-    def validate(self) -> None:
-        """Checks the numbers, and that there is only one source.
-
-        Raises:
-          UsageError: A number is too small, or fields exclude each other; names the keys.
-        """
-        super().validate()
-        problems = list(self._problems())
-        if problems:
-            raise UsageError(problems)
-
     def _problems(self) -> Iterator[Problem]:
-        least = {
-            "global_batch_size": 1,
-            "limit_batches": 1,
-            "shuffle_buffer_size": 0,
-            "cycle_length": 1,
-            "block_length": 1,
-            "ram_budget": 1,
-        }
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                yield Problem(name, f"must be at least {bound}", received=value)
         if self.input_path and self.tfds_name:
             reason = f"but input_path is {self.input_path!r}"
             yield Problem("tfds_name", reason, received=self.tfds_name, remedy="set one of them")

@@ -13,13 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import randomness, record_sources, tf_data
+from everstep.data import randomness, tf_data
 from everstep.data.config import DataConfig
 from everstep.data.files import find_files
-from everstep.data.record_sources import FileSource, Interleave, Shard, Source, naming_damage, read_records
 from everstep.data.stream import OwnRows, Part, Stream, skip
 from everstep.data.tf_data import load_tensorflow
 from everstep.data.tfds import TfdsSource
+from everstep.data.tfrecord.sources import (
+    FileSource,
+    Interleave,
+    Shard,
+    Source,
+    naming_damage,
+    read_records,
+    seeds,
+    shuffled,
+    shuffled_forever,
+)
 from everstep.errors import UsageError, join
 from everstep.types import Batch
 
@@ -148,8 +158,8 @@ class InputPipeline:
         if self._cached is None:
             return self._parsed(self._read(epoch, skipped, shuffle))
         if shuffle and self._reading.shuffle and self._reading.shuffle_buffer:
-            seeds = record_sources.seeds(randomness.generator(self._reading.seed, epoch))
-            return record_sources.shuffled(self._tf, self._cached, self._reading.shuffle_buffer, *seeds).skip(skipped)
+            drawn = seeds(randomness.generator(self._reading.seed, epoch))
+            return shuffled(self._tf, self._cached, self._reading.shuffle_buffer, *drawn).skip(skipped)
         return self._cached.skip(skipped)
 
     def _read(self, epoch: int, skipped: int, shuffle: bool) -> Any:
@@ -166,13 +176,12 @@ class InputPipeline:
             return self._shuffled(records, random) if shuffle else records
         if not shuffle or not self._reading.shuffle_buffer:
             return records.repeat()
-        seeds = record_sources.seeds(random)
-        return record_sources.shuffled_forever(self._tf, records, self._reading.shuffle_buffer, *seeds)
+        return shuffled_forever(self._tf, records, self._reading.shuffle_buffer, *seeds(random))
 
     def _shuffled(self, records: Any, random: np.random.Generator | None) -> Any:
         if random is None or self._reading.cache or not self._reading.shuffle_buffer:
             return records
-        return record_sources.shuffled(self._tf, records, self._reading.shuffle_buffer, *record_sources.seeds(random))
+        return shuffled(self._tf, records, self._reading.shuffle_buffer, *seeds(random))
 
     def _parsed(self, records: Any) -> Any:
         """Returns the samples of the records: decoded, combined, sampled, parsed and filtered."""
@@ -273,16 +282,16 @@ class InputStream(Stream):
 
     def open_rows(self, epoch: int, batch: int, rows: OwnRows) -> Iterator[Part]:
         """Returns these rows of the epoch's batches from that batch on."""
-        found = self._read_from(batch, lambda skipped: self._pipeline.rows_of_batches(epoch, skipped, rows))
-        return (Part(data, int(size)) for size, data in found)
+        parts = self._read_from(batch, lambda skipped: self._pipeline.rows_of_batches(epoch, skipped, rows))
+        return (Part(data, int(size)) for size, data in parts)
 
     def _read_from(self, batch: int, batches: Callable[[int], Any]) -> Iterator[Any]:
         """Returns what the dataset yields from that batch on, which `batches` returns for a number of skipped ones."""
         # One batch less is skipped in the pipeline: reading it proves that the position exists.
         skipped = max(batch - 1, 0)
-        found = batches(skipped).prefetch(self._prefetch).as_numpy_iterator()
+        elements = batches(skipped).prefetch(self._prefetch).as_numpy_iterator()
         readers = [pair for source in self._sources for pair in source.readers()]
-        named = naming_damage(self._tf, found, readers, self._key)
+        named = naming_damage(self._tf, elements, readers, self._key)
         skip(named, batch - skipped, batch)
         return named
 

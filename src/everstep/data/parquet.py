@@ -146,7 +146,7 @@ class ParquetStream(Stream):
         pairs = self._pairs(epoch)
         sizes = self._source.group_sizes
         ends = list(itertools.accumulate(sum(sizes[group] for group in pair) for pair in pairs))
-        held: _Held | None = None  # the pair that was read last
+        in_memory: _GroupsInMemory | None = None  # the pair that was read last
         for number in range(batch, self._batches_per_epoch or 0):
             start = number * self._batch_size
             size = min(self._batch_size, self._size - start)
@@ -157,11 +157,13 @@ class ParquetStream(Stream):
                 begin = ends[pair - 1] if pair else 0
                 if begin >= last:
                     break
-                if held is None or held.pair != pair:
-                    held = None  # before the next ones are read
-                    held = _Held(pair, self._read_groups(pairs[pair]), self._order(epoch, pair, ends[pair] - begin))
-                which = held.order[max(first - begin, 0) : last - begin]
-                parts.append({name: column[which] for name, column in held.columns.items()})
+                if in_memory is None or in_memory.pair != pair:
+                    in_memory = None  # before the next ones are read
+                    in_memory = _GroupsInMemory(
+                        pair, self._read_groups(pairs[pair]), self._order(epoch, pair, ends[pair] - begin)
+                    )
+                which = in_memory.order[max(first - begin, 0) : last - begin]
+                parts.append({name: column[which] for name, column in in_memory.columns.items()})
             columns = parts[0] if len(parts) == 1 else _one_after_the_other(parts)
             yield Part(self._source.batch_of(columns), size)
 
@@ -184,7 +186,7 @@ class ParquetStream(Stream):
         return read[0] if len(read) == 1 else _one_after_the_other(read)
 
 
-class _Held(NamedTuple):
+class _GroupsInMemory(NamedTuple):
     """Row groups in memory: their columns, and the order of their rows."""
 
     pair: int

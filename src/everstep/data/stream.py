@@ -191,7 +191,7 @@ class Stream(abc.ABC):
         return self._repeat
 
     @property
-    def gathers(self) -> bool:
+    def supports_fast_gather(self) -> bool:
         """Whether `block` gathers several batches in about the time of one. Overridden by sources in memory."""
         return False
 
@@ -206,7 +206,7 @@ class Stream(abc.ABC):
         return self._repeat or self.epoch_never_ends
 
     @property
-    def counting(self) -> bool:
+    def is_counting_first_epoch(self) -> bool:
         """Whether the first pass is read to learn how many batches it has; see `CountedStream`."""
         return False
 
@@ -226,7 +226,7 @@ class Stream(abc.ABC):
         return {}
 
     @property
-    def limits_parts(self) -> bool:
+    def limits_each_source(self) -> bool:
         """Whether it has parts to which `DataConfig.limit_batches` is applied one by one."""
         return False
 

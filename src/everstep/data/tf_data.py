@@ -181,14 +181,14 @@ _UNORDERED = "deterministic=False lets samples come in an undefined order: remov
 
 def parts(dataset: Any) -> list[Any]:
     """Returns the dataset and all datasets it was built from, as far as TensorFlow shows them; each part once."""
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     waiting = [dataset]
     while waiting:
         part = waiting.pop()
-        if id(part) not in found:
-            found[id(part)] = part
+        if id(part) not in by_id:
+            by_id[id(part)] = part
             waiting += getattr(part, "_inputs", list)()
-    return list(found.values())
+    return list(by_id.values())
 
 
 def reshuffles(dataset: Any) -> bool:
@@ -224,10 +224,10 @@ def weaknesses(tf: Any, dataset: Any, *, passes: bool) -> list[str]:
     """
     pipeline = parts(dataset)
     deterministic = _is_op_determinism_enabled()
-    found = [text for part in pipeline for text in _weaknesses_of(tf, part, passes, deterministic)]
+    reasons = [text for part in pipeline for text in _weaknesses_of(tf, part, passes, deterministic)]
     if not deterministic and any(_is_unordered(tf, part, dataset.options().deterministic) for part in pipeline):
-        found.append(_UNORDERED)
-    return list(dict.fromkeys(found))
+        reasons.append(_UNORDERED)
+    return list(dict.fromkeys(reasons))
 
 
 def _weaknesses_of(tf: Any, part: Any, passes: bool, deterministic: bool) -> Iterator[str]:

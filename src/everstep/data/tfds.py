@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from everstep.data.config import DataConfig
-from everstep.data.record_sources import Interleave, ReadFile, Shard, Source, arranged, first_line, read_records
+from everstep.data.tfrecord.sources import Interleave, ReadFile, Shard, Source, arranged, first_line, read_records
 from everstep.errors import UsageError, missing_extra
 
 

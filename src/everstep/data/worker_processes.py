@@ -34,6 +34,7 @@ import numpy as np
 from everstep.data import randomness
 from everstep.data.workers import Numbers, Workers
 from everstep.errors import TrainingError, UsageError
+from everstep.liveness import is_orphaned
 
 _SLOT = 256 * 2**20  # bytes of addresses for a result, which cost nothing; larger ones are sent through the pipe
 _ALIGNED = 64
@@ -381,7 +382,7 @@ def _receive(connection: Connection, messages: "queue.SimpleQueue[bytes]", paren
     try:
         while True:
             while not connection.poll(_PARENT_SECONDS):
-                if os.getppid() != parent:  # a fork of it still has its end of the pipe
+                if is_orphaned(parent):  # a fork of it still has its end of the pipe
                     os._exit(1)
             messages.put(connection.recv_bytes())
     except (EOFError, OSError):

@@ -157,7 +157,7 @@ def limited(stream: Stream, batches: int | None) -> Stream:
     Raises:
       UsageError: The stream is known to have fewer batches.
     """
-    if batches is None or stream.limits_parts:
+    if batches is None or stream.limits_each_source:
         return stream
     _require_batches(batches, stream.batches_per_epoch, "limit_batches")
     return stream.limited(batches) if isinstance(stream, ArrayStream) else LimitedStream(stream, batches)
@@ -210,7 +210,7 @@ def keep_first_batches(stream: Stream, batches: int, key: str) -> tuple[FirstBat
     Raises:
       UsageError: There are fewer batches, or the data is that of several tasks.
     """
-    if stream.limits_parts:
+    if stream.limits_each_source:
         raise UsageError(
             "cannot be used with the data of several tasks", key=key, received=batches, remedy="try each task by itself"
         )
@@ -244,7 +244,7 @@ class CountedStream(WrappingStream):
         super().__init__(stream, repeat=False, batches_per_epoch=None)
 
     @property
-    def counting(self) -> bool:
+    def is_counting_first_epoch(self) -> bool:
         """Whether the number of batches is not known yet."""
         return self._batches_per_epoch is None
 

@@ -23,6 +23,7 @@ explanations.py         errors of Keras and the backends, in terms of the user's
 batch_dtypes.py         what of a batch a device can compute with
 device_data.py          data that lives on the device
 device_names.py         the devices, their kinds and memory
+finite.py               which variables hold NaN or an infinity
 mixed_precision.py      the dtype in which a run computes
 model_settings.py       what `runtime` changes in a model
 remat.py                activations that are computed again
@@ -31,6 +32,7 @@ profiler.py             traces of steps
 exactness.py            how far the bits of steps can be repeated
 certified.py            JAX on a GPU: programs that were shown to repeat their bits
 programs.py             JAX on a GPU: what is kept of them with a run
+machine_choices.py      JAX on a GPU: what is kept of them for all runs on a machine
 ordered_sums.py         JAX on a GPU: sums in a fixed order
 xla.py                  JAX on a GPU: named sets of options
 torch_graph.py          PyTorch on a GPU: steps as CUDA graphs
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
         Feed,
         FeedInterrupted,
     )
+    from everstep.engine.finite import non_finite
     from everstep.engine.hub import (
         adapted_layers,
         greedy,

@@ -1,7 +1,7 @@
 """Which batches go into one call, where several processes make it together: what the first process decides.
 
 How many steps a call holds depends on clocks (`call_length.py`), and so does when a stop is requested. A call that some
-processes make with other batches, or not at all, would never end. So the thread of the first process publishes the
+processes make with other batches, or not at all, would never end. So the thread of the first process broadcasts the
 length of every piece that it reads, and the others read pieces of these lengths; and before each call all processes
 agree that no stop is requested.
 """
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 
 from everstep.errors import TrainingError
-from everstep.gang import Gang, current_gang
+from everstep.gang import Gang, current_gang, is_true_of_any
 
 _beginnings = itertools.count()
 
@@ -41,13 +41,13 @@ class CallAgreement:
 
     def next_length(self) -> int | None:
         """Returns how many batches the next piece has, as the first process says; 0 for the end, None on giving up."""
-        found = self.gang.hear(f"{self._number}/read/{self._read}", self._gives_up)
+        found = self.gang.receive(f"{self._number}/read/{self._read}", self._gives_up)
         return None if found is None else int(found)
 
     def on_read(self, length: int) -> None:
-        """Notes the length of a piece that was read, or 0 at the end of the data; the first process publishes it."""
+        """Notes the length of a piece that was read, or 0 at the end of the data; the first process broadcasts it."""
         if self.gang.is_first:
-            self.gang.publish(f"{self._number}/read/{self._read}", length)
+            self.gang.broadcast(f"{self._number}/read/{self._read}", length)
         self._read += 1
 
     def on_taken(self) -> None:
@@ -61,9 +61,9 @@ class CallAgreement:
 
     def stops(self, requested: Callable[[], bool]) -> bool:
         """Whether a stop is requested of any process, which all know then; for a single process its loop knows."""
-        if self.gang.size == 1 or not self.gang.any("a call", requested()):
+        if self.gang.size == 1 or not is_true_of_any(self.gang, "a call", requested()):
             return False
-        self.gang.update_requests()  # else a process could take the missing batches for the end of its data
+        self.gang.requested_stop(at_once=True)  # else a process could take the missing batches for the end of its data
         return True
 
     def require(self, expected: int, count: int) -> None:

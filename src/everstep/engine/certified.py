@@ -11,7 +11,7 @@ If that fails, the program is compiled anew with XLA's option for deterministic 
 certified as well. `exactness` says which way was taken, for the log and the record of the run.
 
 The repetitions of the first step show how long it takes, and that decides how all steps of its kind are called, before
-it counts and in every later process of the run:
+it counts and in every later process of the run, and in later runs of the same program on this machine:
 
 - A step of `LONG_STEP` or more is a call of its own: Python prepares the next call while the device computes, so longer
   calls would save nothing.
@@ -160,15 +160,20 @@ class Certifier:
     def _decide(self, kind: str, function: Callable[[str], Any], call: "Call") -> Program:
         """Certifies the first program of a kind, and decides by its duration how the steps are called."""
         program = self._single(function, call, Calls(several=False, autotuned=True), is_timed=True)
-        step_ms, several = round(1000 * call.seconds, 3), call.seconds < LONG_STEP
+        step_ms, source = round(1000 * call.seconds, 3), f"{kind} {call.source}"
+        before = self.programs.calls_on_machine(source)
+        several = call.seconds < LONG_STEP if before is None else before.several
         if several and program.level in (exactness.CERTIFIED, exactness.REPLACED):
             slower = self._with_option(function, call, SEVERAL, is_timed=True)
-            several = slower.level == exactness.OPTION and call.seconds < LONG_STEP
+            several = slower.level == exactness.OPTION and (call.seconds < LONG_STEP or before is not None)
             program = slower if several else program
             call.ensure(program.compiled)
         elif program.level == exactness.NONE and self.deterministic is not False:
             several = False
-        self.programs.decide(kind, Calls(several, program.level != exactness.OPTION, program.reason, step_ms))
+        calls = Calls(several, program.level != exactness.OPTION, program.reason, step_ms)
+        self.programs.decide(kind, calls)
+        if call.source:
+            self.programs.decide_on_machine(source, calls)
         return program
 
     def _single(self, function: Callable[[str], Any], call: "Call", calls: Calls, is_timed: bool = False) -> Program:
@@ -217,6 +222,7 @@ class Certifier:
         try:
             with ordered_sums(_platform()) as replaced:
                 lowered = traced.lower()
+            call.source = hashlib.sha256(lowered.as_text().encode()).hexdigest()[:32] if is_timed else ""
             compiled = self._compile(lowered, _FAST | _ORDERED_SCATTER)
             if racing := racing_operations(_text(compiled)):
                 reason = f"{', '.join(sorted(racing))} can race"
@@ -226,7 +232,8 @@ class Certifier:
             compiled, reason = None, _why_unsupported(error)
         if reason:
             return Program(compiled, exactness.NONE, reason=reason)
-        return Program(compiled, exactness.REPLACED if replaced else exactness.CERTIFIED, frozenset(replaced), "", name)
+        level = exactness.REPLACED if replaced else exactness.CERTIFIED
+        return Program(compiled, level, frozenset(replaced), "", name)
 
     def _with_option(
         self,
@@ -283,11 +290,13 @@ class Call:
       shapes: A digest of the shapes and types of the state and of the batches.
       results: What the last run returned.
       seconds: The duration of the quickest run of the last program that was repeated.
+      source: The digest of the first program before XLA has optimized it; empty if none was made.
     """
 
     def __init__(self, state: Sequence[Any], block: Any, changing: Sequence[int]) -> None:
         self.block, self.shapes, self.seconds = block, _shapes((list(state), block)), math.inf
         self.results: tuple[list[Any], Any, Any] = list(state), [], None
+        self.source = ""
         self._changing = changing
         self._kept: list[np.ndarray] | None = None
         self._places = [value.sharding for value in state]

@@ -4,7 +4,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from everstep.config import Config, Declined
 from everstep.engine.sharding import wrong_mesh, wrong_sharding
@@ -45,7 +47,7 @@ class RuntimeConfig(Config):
 
     backend: str | None = None
     """The Keras backend: tensorflow, jax or torch. None: TensorFlow if installed, else JAX. Set before Keras loads."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 0
     """Seeds Python, NumPy and Keras before any object of the user is built, and the order of the data."""
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     """Compute in this type, keep variables in float32. float16 brings loss scaling."""
@@ -82,20 +84,10 @@ class RuntimeConfig(Config):
     preemption_notice: Literal["gce", "aws"] | None = None
     """The cloud whose preemption notices are watched for, to save before the machine is taken away."""
 
-    def validate(self) -> None:
-        """Checks the numbers, and that no key is set that would have no effect.
-
-        Raises:
-          UsageError: A value is invalid or has no effect; names the key.
-        """
-        super().validate()
-        problems = [*self._wrong_numbers(), *self._wrong_devices(), *self._wrong_model_settings()]
-        if problems:
-            raise UsageError(problems)
+    def _problems(self) -> Iterator[Problem]:
+        yield from [*self._wrong_numbers(), *self._wrong_devices(), *self._wrong_model_settings()]
 
     def _wrong_numbers(self) -> Iterator[Problem]:
-        if not 0 <= self.seed < 2**32:
-            yield Problem("seed", f"must be from 0 to {2**32 - 1}", received=self.seed)
         if self.requeue_exit_code is not None and not 3 <= self.requeue_exit_code <= 255:
             text = "must be from 3 to 255: 0, 1 and 2 mean done, failed, bad input"
             yield Problem("requeue_exit_code", text, received=self.requeue_exit_code)

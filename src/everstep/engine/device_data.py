@@ -1,8 +1,8 @@
 """Data on the device: arrays that fit live there, and the compiled loop gathers each batch from them.
 
-The host then sends only the numbers of the rows (`ArrayStream.row_numbers`): the order, the positions and the bits are
-those of batches that the host gathers, so a run may change between the two when it resumes. Arrays keep their types:
-bytes stay bytes until the step casts them.
+The host then sends only the numbers of the rows (`ArrayStream.row_numbers`): the order and the positions are those of
+batches that the host gathers. So are the bits, but for programs that XLA makes for a GPU: there a run keeps the place
+of its data when it resumes. Arrays keep their types: bytes stay bytes until the step casts them.
 
 Where a step takes longer than the copy of its batch, `auto` leaves the data on the host: nothing would be gained, and
 the memory of the device is for the model.
@@ -78,9 +78,8 @@ def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) ->
         else:
             if budget is None:
                 budget = SHARE * (devices.free_bytes() or 0) if devices.has_gpu() else 0.0
-            if reason or device_bytes(stream) > budget or not engine.has_programs_for(kind, stream):
-                continue
-            if engine.hides_copies(kind):
+            fits = not reason and device_bytes(stream) <= budget and engine.has_programs_for(kind, stream)
+            if not engine.keeps_placement(kind, fits, fits and not engine.hides_copies(kind)):
                 continue
             budget -= device_bytes(stream)
         engine.place_on_device(kind, stream)

@@ -18,7 +18,7 @@ A block is several stacked batches, a piece is a block on the device; one piece 
 
 Who calls whom in training, from the loop to the user's step:
 
-    Engine.run          takes pieces from the feed until n steps are done; times the first ones
+    Engine.calls        takes pieces from the feed until n steps are done; times the first ones
       Backend.run       one compiled call over the steps of a piece
         Steps.run       one step: adds its logs to the window's sums; compiled by the backend
           Workers.run   on each device of this process
@@ -270,29 +270,36 @@ class Engine:
         seconds = self._builder.flops.get(kind, 0.0) / FLOPS_PER_SECOND
         return seconds > max(self._batch_bytes[kind] / BYTES_COPIED_PER_SECOND, LONG_STEP)
 
+    def keeps_placement(self, kind: str, fits: bool, wanted: bool) -> bool:
+        """Returns whether the data of a kind lives on the device, where that is chosen automatically.
+
+        Args:
+          kind: The kind of data.
+          fits: Whether it can.
+          wanted: What is better for the speed; where the place changes bits, an earlier attempt has decided.
+        """
+        return self.backend.keeps_placement(kind, fits, wanted)
+
     def has_programs_for(self, kind: str, stream: ArrayStream) -> bool:
         """Whether steps were compiled for arrays of this size, or for none yet: another size compiles them again."""
         return self._resident_shapes.get(kind, shapes := _shapes(stream.arrays)) == shapes
 
-    def run(
-        self,
-        feed: Feed,
-        n: int,
-        after_call: Callable[[int], bool] | None = None,
-        steps_left: int | None = None,
-    ) -> int:
-        """Trains on the next `n` batches.
+    def run(self, feed: Feed, n: int) -> int:
+        """Trains on the next `n` batches; returns the number of steps done, fewer if the data ended."""
+        return max(self.calls(feed, n), default=0)
+
+    def calls(self, feed: Feed, n: int, steps_left: int | None = None) -> Iterator[int]:
+        """Trains on the next `n` batches, call by call; whoever iterates may end it between two calls.
 
         Args:
           feed: The feed that the batches are taken from.
           n: The number of steps.
-          after_call: Called between two compiled calls with the number of steps done; returns False to end early.
           steps_left: How many steps will be run in windows of `n`, these included; None if that is unknown. Only the
             lengths of calls depend on it.
 
-        Returns:
-          The number of steps done: less than `n` if the data ended, `after_call` returned False, or a stop was
-          requested.
+        Yields:
+          The number of steps done, after each compiled call: in the end fewer than `n` if the data ended, or a stop was
+          requested while it was waited for.
         """
         done = 0
         feed.expect(n, steps_left)
@@ -312,9 +319,7 @@ class Engine:
                     feed.restore(position)  # the batches of a failed call will be taken again
                 raise
             done += piece.count
-            if after_call is not None and not after_call(done):
-                break
-        return done
+            yield done
 
     def _run_and_time(self, piece: Piece) -> None:
         """Trains on a piece; waits for it and records its duration while `call_length` needs that."""
@@ -441,16 +446,15 @@ class Engine:
           into: The result of an earlier call that is no longer needed; its memory is reused.
           without: Keys that are left out.
         """
-        keys = [key for key in self._saved_keys() if key not in without]
-        copy = not self.backend.reads_copies
-        return {
-            key: states.own(value, (into or {}).get(key), copy=copy)
-            for key, value in self.backend.get_own_parts(keys).items()
-        }
+        return self.backend.copy([key for key in self._saved_keys() if key not in without], into)
 
-    def current_state(self) -> OwnState:
-        """Returns what `own_state` does, in the types of the variables, and maybe in memory that steps overwrite."""
-        return dict(self.backend.get_own_parts(self._saved_keys()))
+    def non_finite(self, state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity.
+
+        Args:
+          state: What `own_state` has just returned, where the caller has it: then nothing is read again.
+        """
+        return self.backend.non_finite(self._saved_keys(), state)
 
     def own_weights(self, keys: Sequence[str]) -> OwnState:
         """Returns some variables in the same form, but those of 8 bits, as in a quantized model, in their own type."""

@@ -149,7 +149,7 @@ class Feed:
             self._unread = (window - self._untaken) % window
         left = window if is_last else steps_left or 0
         is_small = left >= window and self._call_length.fits(left)
-        self._all_at_once = is_small and self._stream.gathers and self._agreement.gang.size == 1
+        self._all_at_once = is_small and self._stream.supports_fast_gather and self._agreement.gang.size == 1
 
     def take(self, n: int) -> Piece | None:
         """Returns the next piece of at most `n` batches, or None when the data has ended.
@@ -381,7 +381,11 @@ class Feed:
                 return self._unread
             planned = self._call_length.planned(self._same_shape, self._unread)
             # Calls of few steps are cut from a longer block where that is read in the time of a batch.
-            return max(planned, min(self._unread, self._call_length.readable)) if self._stream.gathers else planned
+            return (
+                max(planned, min(self._unread, self._call_length.readable))
+                if self._stream.supports_fast_gather
+                else planned
+            )
 
     def _pieces(self, block: Block) -> Iterator[Piece]:
         """Cuts a block into calls; it may hold fewer batches than requested, at the end of an epoch."""

@@ -223,6 +223,18 @@ class JaxBackend(Backend):
             variable._layout = self._shardings[position]  # of whatever is assigned to it from now on
             variable.assign(variable.value)
 
+    def keeps_placement(self, kind: str, fits: bool, wanted: bool) -> bool:
+        """Returns whether data lives on the device; on a GPU that is part of the program, so a run keeps it."""
+        if self._certifier is None:
+            return wanted
+        before = self._certifier.programs.on_device(kind)
+        if before and not fits:
+            text = "the %s data no longer fits on the device, where this run has kept it, so the bits may differ"
+            logger.warning(text, kind)
+        on_device = wanted if before is None else before and fits
+        self._certifier.programs.decide_on_device(kind, on_device)
+        return on_device
+
     def reuse(self) -> bool:
         """Moves the certified programs to those of another run, if they are known in the same way there."""
         programs = current_programs()

@@ -14,6 +14,9 @@
 
 If a later process of the run makes another program for the same shapes, it says so: the bits may differ.
 
+Another run of the same training should end in the same bits, too. So what was decided by timing is also kept for this
+machine (`machine_choices.py`), and a new run begins with that.
+
 What was found on another kind of device, or with another XLA, does not count.
 """
 
@@ -29,6 +32,7 @@ from typing import Any
 
 import jax
 
+from everstep.engine.machine_choices import Calls, MachineChoices, joined_choices
 from everstep.storage import write_json, write_text
 
 logger = logging.getLogger(__name__)
@@ -36,23 +40,6 @@ logger = logging.getLogger(__name__)
 CHOICES, CERTIFIED = "autotuning.pbtxt", "certified.json"
 
 _current: contextvars.ContextVar["Programs | None"] = contextvars.ContextVar("programs", default=None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Calls:
-    """How the steps of a kind, `train` or `validation`, are called.
-
-    Attributes:
-      several: Whether a call may hold several steps.
-      autotuned: Whether XLA chooses kernels by timing them; else it is asked for deterministic operations.
-      reason: Why they are not autotuned, or why a call does not hold several short steps.
-      step_ms: How long a step took when that was decided.
-    """
-
-    several: bool
-    autotuned: bool
-    reason: str = ""
-    step_ms: float = 0.0
 
 
 class Programs:
@@ -67,6 +54,7 @@ class Programs:
         self._verdicts: dict[str, str] = {}
         self._calls: dict[str, Calls] = {}
         self._used: dict[str, str] = {}
+        self._on_device: dict[str, bool] = {}
         self.changed = ""
         if directory is None:
             return
@@ -76,7 +64,8 @@ class Programs:
             self.changed = ", ".join(f"{name} {stored[name]} -> {value}" for name, value in differing)
         if not self.changed:
             self._verdicts, self._calls, self._used = (stored.get(key, {}) for key in ("programs", "calls", "used"))
-            self._load_choices(directory / CHOICES)
+            self._on_device = stored.get("on_device", {})
+        self._load_choices(directory / CHOICES)
 
     def verdict(self, name: str) -> str | None:
         """Returns why a program does not repeat; "" if it does; None if that was never tried in this run."""
@@ -135,6 +124,7 @@ class Programs:
         with self._survives_disk():
             self._directory.mkdir(parents=True, exist_ok=True)
             found = {**where(), "calls": calls, "programs": self._verdicts, "used": self._used}
+            found |= {"on_device": self._on_device} if self._on_device else {}
             write_json(self._directory / CERTIFIED, found)
 
     @contextlib.contextmanager
@@ -147,11 +137,40 @@ class Programs:
             logger.warning(text, self._directory, error)
             self._directory = None
 
+    def calls_on_machine(self, source: str) -> Calls | None:
+        """Returns how a run on this machine calls steps with the same source program; None if none does."""
+        return None if self._directory is None else MachineChoices(where()).calls(source)
+
+    def decide_on_machine(self, source: str, calls: Calls) -> None:
+        """Records for later runs on this machine how steps with this source program are called."""
+        if self._directory is not None:
+            MachineChoices(where()).add_calls(source, calls)
+
+    def on_device(self, kind: str) -> bool | None:
+        """Returns whether the data of a kind lives on the device in this run; None if that is not decided."""
+        return self._on_device.get(kind)
+
+    def decide_on_device(self, kind: str, on_device: bool) -> None:
+        """Records whether the data of a kind lives on the device: steps that gather it there are another program."""
+        if self._on_device.get(kind) != on_device:
+            self._on_device[kind] = on_device
+            self._write()
+
     def _load_choices(self, path: Path) -> None:
-        """Has XLA read the choices; it does so once in a process, and only before it has chosen itself."""
-        if not path.exists() or jax.default_backend() == "cpu":
+        """Has XLA read the choices; it does so once in a process, and only before it has chosen itself.
+
+        Those of this run come first, then what other runs on this machine have chosen.
+        """
+        if jax.default_backend() == "cpu":
+            return
+        own = path.read_text("utf-8") if path.exists() and not self.changed else ""
+        joined = joined_choices(own, MachineChoices(where()).kernels())
+        if not joined:
             return
         try:
+            with self._survives_disk():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, joined)
             _compile_anything({"xla_gpu_load_autotune_results_from": str(path)})
         except Exception as error:  # of any type: it depends on the version
             logger.warning("XLA cannot read its choices of %s (%s): bits may change", path, str(error).splitlines()[0])
@@ -177,18 +196,7 @@ class Programs:
             joined = joined_choices(before, chosen)
             if joined != before:
                 write_text(path, joined)
-
-
-def joined_choices(before: str, chosen: str) -> str:
-    """Returns XLA's file with the choices of two; of those that differ the earlier ones."""
-    head = (chosen or before).split("results {", 1)[0]
-    return head + "".join(f"results {{{entry}" for entry in {**_entries(chosen), **_entries(before)}.values())
-
-
-def _entries(text: str) -> dict[str, str]:
-    """Returns the entries of XLA's file by the operation that each is for."""
-    parts = [part.rstrip() + "\n" for part in f"\n{text}".split("\nresults {")[1:]]
-    return {part.split("\n  result {", 1)[0]: part for part in parts}
+                MachineChoices(where()).add_kernels(joined)
 
 
 def where() -> dict[str, str]:
@@ -207,6 +215,7 @@ def _read(path: Path) -> dict[str, Any]:
                 "calls": calls,
                 "programs": dict(found.get("programs", {})),
                 "used": dict(found.get("used", {})),
+                "on_device": {kind: bool(value) for kind, value in dict(found.get("on_device", {})).items()},
             }
     return {}
 

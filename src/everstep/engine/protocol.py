@@ -27,7 +27,8 @@ import numpy as np
 
 from everstep.checkpoint import array_bytes
 from everstep.data import Block, RaggedArray, SparseArray, nest
-from everstep.engine import exactness
+from everstep.engine import exactness, finite
+from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import LoopLengths
 from everstep.engine.feed import Piece
@@ -35,7 +36,7 @@ from everstep.engine.steps import Steps
 from everstep.engine.window import WindowSums
 from everstep.engine.workers import Workers
 from everstep.errors import UsageError
-from everstep.types import ArrayParts, Batch, Logs, StoredArray
+from everstep.types import ArrayParts, Batch, Logs, OwnState, StoredArray
 
 
 @dataclasses.dataclass
@@ -187,6 +188,10 @@ class Backend(abc.ABC):
         """Places whole arrays on the device, where the steps gather their batches (`PlacedRows`)."""
         return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), arrays)
 
+    def keeps_placement(self, kind: str, fits: bool, wanted: bool) -> bool:
+        """Returns whether the data of a kind lives on the device; see `Engine.keeps_placement`."""
+        return wanted
+
     def reset(self, kind: str, window: WindowSums) -> None:
         """Opens the next window of a kind."""
         window.reset()
@@ -226,6 +231,26 @@ class Backend(abc.ABC):
         values = {key: value.copy() for key, value in self.get(keys).items()}
         other = dict(pairs) | {second: first for first, second in pairs}
         self.set(keys, {key: values[other[key]] for key in keys})
+
+    def copy(self, keys: Sequence[str], into: OwnState | None = None) -> OwnState:
+        """Returns copies of some variables in the stored form, of what is divided only the parts of this process.
+
+        Args:
+          keys: The keys of the variables.
+          into: The result of an earlier call that is no longer needed; its memory is reused.
+        """
+        values = self.get_own_parts(keys)
+        is_view = not self.reads_copies
+        return {key: states.own(value, (into or {}).get(key), copy=is_view) for key, value in values.items()}
+
+    def non_finite(self, keys: Sequence[str], state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity.
+
+        Args:
+          keys: The keys of all variables of the state.
+          state: What `copy` has just returned, where the caller has it: then nothing is read again.
+        """
+        return finite.non_finite(self.get_own_parts(keys) if state is None else state)
 
     def checksums(self, keys: Sequence[str]) -> dict[str, int]:
         """Returns a number for each variable that is another one if its bits have changed; see `Engine.checksums`."""

@@ -17,7 +17,7 @@ from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
-from everstep.engine.probe import watch_sparse_labels
+from everstep.engine.probe import updates_skipped, watch_sparse_labels
 from everstep.engine.processes import SharedSteps, seed_offset
 from everstep.engine.protocol import Backend, EngineOptions, Traced
 from everstep.engine.replaced import replaced
@@ -27,7 +27,7 @@ from everstep.engine.tensorflow_processes import joined
 from everstep.engine.window import WindowSums
 from everstep.engine.workers import Workers
 from everstep.errors import UsageError
-from everstep.task import ChainedScope, current_share, unpack
+from everstep.task import ChainedScope, current_share, gradients_skipped, unpack
 from everstep.types import Batch, Logs
 
 
@@ -82,8 +82,13 @@ class TensorFlowBackend(Backend):
     def trace(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
         """Traces a step in a graph that is thrown away."""
         # A bare graph: a tf.function would trace twice, and reject variables that only the second pass creates.
+        # On several replicas, gradients and updates are where they talk to each other.
         graph = tf.__internal__.FuncGraph("trace")
-        with summaries_refused(), graph.as_default(), watch_sparse_labels() as seen, self._random.drawing():
+        skipped = (gradients_skipped(), updates_skipped(steps.optimizers)) if self.workers.count == 1 else ()
+        with contextlib.ExitStack() as stack:
+            for context in (summaries_refused(), graph.as_default(), self._random.drawing(), *skipped):
+                stack.enter_context(context)
+            seen = stack.enter_context(watch_sparse_labels())
             placed = nest.map_leaves(_placeholder, batch)
             outputs = step(placed)
         labels = unpack(placed)[1]

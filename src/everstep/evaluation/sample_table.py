@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everstep.data.formats import open_parquet, read_parquet
 from everstep.errors import UsageError
 from everstep.evaluation.sample_metric import RESERVED
 
@@ -114,7 +115,7 @@ class Table:
                 shutil.copyfileobj(former, copy)
             file.seek(0)
             file.truncate()
-            return _copied(pq.ParquetFile(copy), file, wider)
+            return _copied(open_parquet(copy), file, wider)
 
 
 def check_columns(columns: Sequence[str], metrics: Sequence[str]) -> None:
@@ -209,7 +210,7 @@ def summarize(values: np.ndarray) -> Summary:
 
 def read_column(path: Path, name: str) -> np.ndarray:
     """Returns a metric's column from a Parquet file."""
-    return pq.ParquetFile(path).read([name])[name].to_numpy()
+    return read_parquet(path, [name])[name].to_numpy()
 
 
 def as_csv(summaries: Mapping[str, Summary]) -> str:

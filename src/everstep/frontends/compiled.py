@@ -20,7 +20,7 @@ is a list of `Listener`s (`loop/listener.py`). What belongs to the run beyond tr
 All entry points share these conventions:
 
 - The History is returned, with all epochs of all attempts; any error has the History so far as `error.history`.
-- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbosity.py`.
+- `verbose`: 0 prints nothing, 1 (or True, "auto") progress, 2 one line per epoch; see `verbose.py`.
 - A loss or a weight that is not finite does not end an epoch, because a callback may want to see it, but nothing of the
   epoch is saved: a run that is kept fails at its end. `RunPlan(ends_diverged_epochs=False)` fails before the callbacks.
 - Errors name keys as the user knows them: `RunPlan.names`. `loop_keys` translates `allow_change` back.
@@ -196,7 +196,7 @@ def train_compiled(
         trainer=_trainer_config(schedule, validation_steps, validation_freq, run),
         runtime=RuntimeConfig(seed=run.seed, deterministic=run.deterministic),
     )
-    task = task_cls(model, train, validation, params.task, watch=watch)
+    task = task_cls(model, params=params.task, watch=watch)
     listeners = [*run.listeners, *([EpochLines(epochs)] if verbose == 2 else [])]
     callback_list = KerasCallbacks(
         callbacks,
@@ -207,14 +207,12 @@ def train_compiled(
         listeners=listeners,
         sees_divergence=run.ends_diverged_epochs,
     )
-    trainers: list[ReusingTrainer] = []
 
     def create_trainer(params: ExperimentConfig) -> Trainer:
         if run.seeds_program:
             backend.prepare(run.seed, run.deterministic)
-        evaluate = validation is not None
-        trainers.append(ReusingTrainer(params, task, model, model.optimizer, evaluate=evaluate, settings=before))
-        return trainers[0]
+        data = {"train_dataset": train, "validation_dataset": validation, "evaluate": validation is not None}
+        return ReusingTrainer(params, task, model, model.optimizer, **data, settings=before)
 
     with contextlib.ExitStack() as stack:
         stack.push(functools.partial(_attach_history, callback_list))
@@ -232,7 +230,7 @@ def train_compiled(
                 distribution_strategy=run.strategy,
                 save_summary=run.keep,
                 trainer=create_trainer,
-                hooks=[callback_list, LearningRate(spec.learning_rate)],
+                hooks=[callback_list, *listeners, LearningRate(spec.learning_rate)],
                 experiment=run.experiment,
                 export=run.export,
                 verbose=verbose,
@@ -249,7 +247,7 @@ def train_compiled(
         finally:
             after = settings(model)
             remember_description(model, spec, after)
-        trainers[0].leave_engine(after)
+        callback_list.controller.trainer.leave_engine(after)
     return callback_list.history
 
 

@@ -5,13 +5,14 @@ through the gang, so that all of them do the same steps in the same order:
 
     gang = current_gang()
     length = gang.share("call", my_length)  # what the first process says
-    if gang.any("stop", my_flag):  # whether any process says so
+    everyone = gang.gather("flag", my_flag)  # what each process says
         …
 
 coordinates.py  where they meet, and which of them this one is: by the environment
 roll_call.py    they meet over plain sockets; who is missing, or cannot begin, is named
-one.py          `Gang`: what they can agree on, for a single process, without any communication
+one.py          `Gang`: what they can say to each other, for a single process, without any communication
 service.py      `ServiceGang`: the same for several, through a coordination service; heartbeats
+agreements.py   functions over it: a barrier, whether any process says so, whether all have the same
 
 Bad input ends all processes with exit code 2, and the first one prints the reason: its own, or that of another process,
 which tells it in the roll call (`refuse_together`), or afterwards through the service (`failing_together`).
@@ -23,6 +24,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from everstep.errors import BadDataError, UsageError
+from everstep.gang.agreements import barrier, different_values, is_true_of_any, require_same
 from everstep.gang.coordinates import COORDINATOR, NUM_PROCESSES, PROCESS_ID, Coordinates, Member, find_coordinates
 from everstep.gang.one import Gang
 from everstep.gang.roll_call import JOIN_SECONDS, join_seconds, meet, refuse_together, watched
@@ -36,11 +38,15 @@ __all__ = [
     "Coordinates",
     "Gang",
     "Member",
+    "barrier",
     "current_gang",
+    "different_values",
     "failing_together",
     "find_coordinates",
+    "is_true_of_any",
     "join",
     "refuse_together",
+    "require_same",
 ]
 
 _ALONE = Gang()
@@ -83,7 +89,7 @@ def failing_together() -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        current_gang().barrier("the end")
+        barrier(current_gang(), "the end")
         raise
     except Exception as error:
         if isinstance(error, UsageError | BadDataError):

@@ -25,6 +25,7 @@ from everstep import redaction
 from everstep.errors import TrainingError, UsageError
 from everstep.gang.coordinates import COORDINATOR, Coordinates, Member
 from everstep.gang.one import Gang
+from everstep.liveness import SignsOfLife
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,13 @@ _SERVICE_SECONDS = 3600
 
 _BEATS = "everstep/beat"
 """The folder with the heartbeats of all processes but the first, which alone reads them."""
+_SERVICE = "the service"
+"""Among the ranks of those that must give signs of life; it does so by answering."""
 _NEWS = "everstep/news"
-"""The folder that every process reads: the heartbeat of the first one, requests to all, the failure that ends all."""
+"""The folder that every process reads: the heartbeat of the first one, a requested stop, the failure that ends all."""
+
+_BROADCASTS = "everstep/broadcast"
+"""The folder with the values that processes tell each other outside of their meetings."""
 
 
 class _NotYet(Exception):
@@ -76,11 +82,10 @@ class ServiceGang(Gang):
         self._used: list[str] = []  # keys of this process that all others have read when they meet next
         self._read: collections.deque[str] = collections.deque()  # keys that they have read; removed with a heartbeat
         self._left = threading.Event()
-        self._lasts_until = 0.0  # what the others need this process for after its failure
+        self._stay_alive_until = 0.0  # after a failure: until the others have read it
         self._failure = threading.Lock()
-        self._answered = time.monotonic()  # the service, to a heartbeat
-        watched = range(1, self.size) if self.is_first else [0]
-        self._heard = {rank: ("", time.monotonic()) for rank in watched}  # the last heartbeat, and when it was new
+        self._watched = range(1, self.size) if self.is_first else range(1)
+        self._signs = SignsOfLife({_SERVICE: "", **dict.fromkeys(self._watched, "")})  # of other processes, by rank
         threading.Thread(target=self._beat, name="everstep-gang-beat", daemon=True).start()
         threading.Thread(target=self._watch, name="everstep-gang-watch", daemon=True).start()
 
@@ -119,34 +124,32 @@ class ServiceGang(Gang):
         finally:
             self._waits_since = 0.0
 
-    def request(self, name: str, value: str) -> None:
-        """See `Gang.request`."""
-        with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
-            self._client.key_value_set(f"{_NEWS}/request/{name}", value)
+    def broadcast(self, key: str, value: Any) -> None:
+        """See `Gang.broadcast`."""
+        self._set(f"{_BROADCASTS}/{key}", key, value)
 
-    def requested(self, name: str) -> str | None:
-        """See `Gang.requested`; it communicates only in the thread of the heartbeats."""
-        return self._news.get(f"request/{name}")
-
-    def update_requests(self) -> None:
-        """See `Gang.update_requests`."""
-        with contextlib.suppress(RuntimeError):  # the gang is ending
-            self._news = self._all_under(_NEWS)
-
-    def publish(self, key: str, value: Any) -> None:
-        """See `Gang.publish`."""
-        self._set(f"everstep/published/{key}", key, value)
-
-    def hear(self, key: str, gives_up: Callable[[], bool]) -> Any:
-        """See `Gang.hear`."""
+    def receive(self, key: str, gives_up: Callable[[], bool] = lambda: False) -> Any:
+        """See `Gang.receive`."""
         while not gives_up():
             with contextlib.suppress(_NotYet):
-                return self._wait_for(f"everstep/published/{key}", 0.1)["value"]
+                return self._wait_for(f"{_BROADCASTS}/{key}", 0.1)["value"]
         return None
 
     def forget(self, key: str) -> None:
         """See `Gang.forget`."""
-        self._used.append(f"everstep/published/{key}")
+        self._used.append(f"{_BROADCASTS}/{key}")
+
+    def request_stop(self, reason: str) -> None:
+        """See `Gang.request_stop`."""
+        with contextlib.suppress(RuntimeError):  # requested already, or the gang is ending
+            self._client.key_value_set(f"{_NEWS}/stop", reason)
+
+    def requested_stop(self, at_once: bool = False) -> str | None:
+        """See `Gang.requested_stop`; unless `at_once`, only the thread of the heartbeats communicates."""
+        if at_once:
+            with contextlib.suppress(RuntimeError):  # the gang is ending
+                self._news = self._all_under(_NEWS)
+        return self._news.get("stop")
 
     def fail(self, cause: str, exit_code: int = 1) -> bool:
         """See `Gang.fail`. The process may not end before the others know it, and the first one has printed it."""
@@ -156,15 +159,15 @@ class ServiceGang(Gang):
         first_failed = self._publish_failure(self.rank, cause, exit_code)
         is_told = not self.is_first and exit_code == 2 and first_failed is not None
         if self.is_first:
-            self._lasts_until = time.monotonic() + _READ_SECONDS
+            self._stay_alive_until = time.monotonic() + _READ_SECONDS
         elif is_told:
-            self._lasts_until = time.monotonic() + (1.0 if first_failed == 0 else _READ_SECONDS - 0.5)
+            self._stay_alive_until = time.monotonic() + (1.0 if first_failed == 0 else _READ_SECONDS - 0.5)
         return is_told
 
     def leave(self) -> None:
-        """See `Gang.leave`."""
+        """Ends the gang when its work is done; waits until all processes are done."""
         if self._left.is_set():
-            time.sleep(max(0.0, self._lasts_until - time.monotonic()))
+            time.sleep(max(0.0, self._stay_alive_until - time.monotonic()))
             return
         self._left.set()
         with contextlib.suppress(RuntimeError):  # the service may be gone
@@ -263,11 +266,10 @@ class ServiceGang(Gang):
                 beats = self._all_under(_BEATS) if self.is_first else {"0": self._news.get("beat", "")}
             except RuntimeError:
                 continue
-            now = time.monotonic()
-            self._answered = now
-            for rank, (last, _) in self._heard.items():
-                if (found := beats.get(str(rank), last)) != last:
-                    self._heard[rank] = found, now
+            self._signs.hear(_SERVICE, count)
+            for rank in self._watched:
+                if found := beats.get(str(rank)):
+                    self._signs.hear(rank, found)
             if self.is_first:
                 self._name_slow({"0": beat, **beats})
             if failed := self._news.get("failed"):
@@ -288,22 +290,13 @@ class ServiceGang(Gang):
 
     def _watch(self) -> None:
         """Ends this process when another one is lost; a thread of its own, because a frozen service blocks `_beat`."""
-        last = time.monotonic()
-        while not self._left.wait(BEAT_SECONDS):
-            now = time.monotonic()
-            slept, last = now - last, now
-            if slept > 3 * BEAT_SECONDS:  # this process stood still itself, and has heard nobody
-                self._answered += slept
-                self._heard = {rank: (beat, heard + slept) for rank, (beat, heard) in self._heard.items()}
-                continue
-            silent = [rank for rank, (_, heard) in self._heard.items() if now - heard > LOST_SECONDS]
-            if now - self._answered > LOST_SECONDS:
-                silent = [0]
-            if silent:
+        while not self._signs.pause(BEAT_SECONDS, self._left.wait):
+            if silent := self._signs.silent(LOST_SECONDS):
+                lost = 0 if _SERVICE in silent else silent[0]
                 cause = f"no heartbeat for {LOST_SECONDS:g} s: it died, is frozen, or cannot be reached"
                 if self.is_first:
-                    self._publish_failure(silent[0], cause, 1)
-                self._end(silent[0], cause, 1)
+                    self._publish_failure(lost, cause, 1)
+                self._end(lost, cause, 1)
 
     def _publish_failure(self, rank: int, cause: str, exit_code: int) -> int | None:
         """Tells all others of a failure; returns the rank whose failure they know, None if the service is gone."""

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
         LocalGang,
         ProcessCount,
     )
-    from everstep.launch.progress import (
-        newest_checkpoint,
-        record_exit_reason,
-    )
+    from everstep.launch.progress import record_exit_reason
     from everstep.launch.ray_gang import RayCluster
     from everstep.launch.slurm_gang import SlurmGang
     from everstep.launch.supervisor import supervise

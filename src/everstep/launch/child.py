@@ -11,9 +11,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
+from everstep import liveness
 from everstep.errors import UsageError
 
 _GRACE_SECONDS = 30.0
@@ -108,9 +108,7 @@ class Child:
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped by a signal, as by SIGSTOP."""
-        with contextlib.suppress(OSError, IndexError):
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-        return False
+        return liveness.is_stopped(self.pid)
 
     def last_lines(self, count: int = 15) -> list[str]:
         """Returns the last lines that the command wrote to standard error."""
@@ -125,29 +123,20 @@ class Child:
         Returns:
           Whether anything was running.
         """
-        if not self._group_lives():
+        if not liveness.is_group_alive(self.pid):
             return False
         for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, 1.0)):
             with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, number)
+                os.killpg(self.pid, number)
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
-                if not self._group_lives():
+                if not liveness.is_group_alive(self.pid):
                     return True
                 time.sleep(0.05)
         return True
 
     def _relays(self) -> "list[OutputRelay]":
         return [self._stderr] if self._stdout is None else [self._stderr, self._stdout]
-
-    def _group_lives(self) -> bool:
-        with contextlib.suppress(OSError):
-            os.waitpid(-self._process.pid, os.WNOHANG)  # as process 1 of a container we inherit the orphans
-        try:
-            os.killpg(self._process.pid, 0)
-        except OSError:
-            return False
-        return True
 
 
 _MEANING = {

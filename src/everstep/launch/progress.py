@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 
 from everstep import storage
+from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
 from everstep.run import RunLock, last_beat, read
 
@@ -25,19 +26,12 @@ class RunProgress:
 
 def read_progress(model_dir: Path, since: float) -> RunProgress:
     """Returns how far the run in `model_dir` is, after a process that was started at the time `since`."""
-    beat = last_beat(model_dir)
+    saved, beat = newest_step(model_dir), last_beat(model_dir)
     if beat is not None and beat[1] >= since:
-        return RunProgress(newest_checkpoint(model_dir), beat[0])
+        return RunProgress(saved, beat[0])
     with contextlib.suppress(UsageError, TypeError, ValueError):
-        return RunProgress(newest_checkpoint(model_dir), int(read(model_dir)["step"]))
-    return RunProgress(newest_checkpoint(model_dir))
-
-
-def newest_checkpoint(model_dir: Path) -> int | None:
-    """Returns the step of the newest checkpoint in `model_dir`, None if there is none."""
-    with contextlib.suppress(OSError):
-        return max((int(e.name) for e in (model_dir / "checkpoints").iterdir() if e.name.isdecimal()), default=None)
-    return None
+        return RunProgress(saved, int(read(model_dir)["step"]))
+    return RunProgress(saved)
 
 
 def record_exit_reason(model_dir: Path, reason: str, since: float) -> None:

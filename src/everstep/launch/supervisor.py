@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from everstep import redaction
+from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus, SignalForwarding, Supervised
-from everstep.launch.progress import RunProgress, newest_checkpoint, read_progress, record_exit_reason
+from everstep.launch.progress import RunProgress, read_progress, record_exit_reason
 from everstep.run import SUPERVISOR, announced
 
 _DONE, _BAD_INPUT = 0, 2
@@ -173,7 +174,7 @@ class _Supervisor:
         """Returns whether the run in `model_dir`, or one announced earlier, has a newer checkpoint than seen so far."""
         if model_dir is not None:
             self._saved.setdefault(model_dir, 0)
-        newer = {one: step for one, seen in self._saved.items() if (step := newest_checkpoint(one) or 0) > seen}
+        newer = {one: step for one, seen in self._saved.items() if (step := newest_step(one) or 0) > seen}
         self._saved |= newer
         return bool(newer)
 

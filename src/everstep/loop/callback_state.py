@@ -141,9 +141,9 @@ def owners(actions: Sequence[Callable[..., Any]]) -> list[Any]:
 
     Functions have none: a closure is not visible.
     """
-    found = [getattr(action, "__self__", action) for action in actions]
+    objects = [getattr(action, "__self__", action) for action in actions]
     stateless = (types.FunctionType, types.ModuleType, functools.partial, type)
-    return list({id(o): o for o in found if hasattr(o, "__dict__") and not isinstance(o, stateless)}.values())
+    return list({id(o): o for o in objects if hasattr(o, "__dict__") and not isinstance(o, stateless)}.values())
 
 
 class AttributeState:
@@ -335,5 +335,5 @@ def _difference(saved: list[str], here: list[str]) -> str:
         return ""
     then, now = (Counter(key.partition(".")[2] for key in keys) for keys in (saved, here))
     parts = {"missing": then - now, "unexpected": now - then}
-    found = [f"{word}: {', '.join(names.elements())}" for word, names in parts.items() if names]
-    return "; ".join(found) or f"order then: {', '.join(saved)}; now: {', '.join(here)}"
+    differences = [f"{word}: {', '.join(names.elements())}" for word, names in parts.items() if names]
+    return "; ".join(differences) or f"order then: {', '.join(saved)}; now: {', '.join(here)}"

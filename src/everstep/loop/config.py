@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import pydantic
+from annotated_types import Ge, Gt, Lt
 
 from everstep.config import Config, Declined
 from everstep.errors import Problem, UsageError
@@ -73,29 +74,15 @@ class EarlyStoppingConfig(Config):
     """The evaluation metric that has to improve, such as `validation_loss`; `a|b` for a nested one."""
     mode: Literal["higher", "lower"] | None = None
     """Whether a higher or a lower value is better; required if `metric` is set."""
-    patience: int = 3
+    patience: Annotated[int, Ge(1)] = 3
     """The number of evaluations in a row without improvement after which training stops."""
-    min_delta: float = 0.0
+    min_delta: Annotated[float, Ge(0)] = 0.0
     """The minimum difference to the best value so far that counts as an improvement."""
-
-    def validate(self) -> None:
-        """Checks the values.
-
-        Raises:
-          UsageError: One of them is invalid; names the key.
-        """
-        super().validate()
-        if problems := list(self._problems()):
-            raise UsageError(problems)
 
     def _problems(self) -> Iterator[Problem]:
         if self.metric and self.mode is None:
             remedy = f"set whether a 'higher' or a 'lower' {self.metric} is better"
             yield Problem("mode", "is required with metric", received=None, remedy=remedy)
-        if self.patience < 1:
-            yield Problem("patience", "must be at least 1", received=self.patience)
-        if not self.min_delta >= 0:
-            yield Problem("min_delta", "must be at least 0", received=self.min_delta)
 
 
 @dataclasses.dataclass
@@ -118,9 +105,9 @@ class TrainerConfig(Config):
 
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
     """Optimizer, learning rate and warm-up."""
-    train_steps: int | None = 1000
+    train_steps: Annotated[int, Ge(1)] | None = 1000
     """The step at which training is done. None if `epochs` is set: setting one clears the other."""
-    epochs: float | None = None
+    epochs: Annotated[float, Gt(0), Lt(math.inf)] | None = None
     """The number of passes over the training data, instead of `train_steps`; 2.5 ends in the middle of the third."""
     steps_per_loop: Interval = 100
     """The logging window, in steps or as `1 epoch`: after it metrics and means are reported and reset."""
@@ -128,15 +115,15 @@ class TrainerConfig(Config):
     """The interval of training logs, a multiple of steps_per_loop. None: every loop."""
     checkpoint_interval: Interval = 1000
     """Save at the first loop's end at or after each multiple of this. 0: only when training is done or interrupted."""
-    checkpoint_seconds: float | None = None
+    checkpoint_seconds: Annotated[float, Gt(0)] | None = None
     """Save also at the first loop's end after this many seconds without a save."""
     max_to_keep: int = 5
     """How many of the newest checkpoints to keep, at least 2, in case one is damaged."""
-    keep_steps: int | None = None
+    keep_steps: Annotated[int, Ge(1)] | None = None
     """Keep also, permanently, one checkpoint per this many steps."""
-    keep_seconds: float | None = None
+    keep_seconds: Annotated[float, Gt(0)] | None = None
     """Keep also, permanently, one checkpoint per this many seconds."""
-    keep_best: int = 0
+    keep_best: Annotated[int, Ge(0)] = 0
     """Keep also this many of the best checkpoints by `best_checkpoint_eval_metric`."""
     best_checkpoint_eval_metric: str = ""
     """The evaluation metric that decides which checkpoints are the best."""
@@ -152,11 +139,11 @@ class TrainerConfig(Config):
     """Actions called with the logs after each evaluation: registered names, or entries with a `_target_`."""
     save_failure: Literal["stop", "continue"] = "stop"
     """What to do when a checkpoint cannot be written: stop the run, or continue and try again at the next one."""
-    loss_upper_bound: float = 1e6
+    loss_upper_bound: Annotated[float, Gt(0)] = 1e6
     """A mean loss of a loop above this counts as divergence, like one that is not finite."""
     recovery_begin_steps: int = 0
     """The first step at which `loss_upper_bound` applies; a loss that is not finite always counts."""
-    recovery_max_trials: int = 0
+    recovery_max_trials: Annotated[int, Ge(-1)] = 0
     """How often to roll back to the last good state and skip bad batches. 0: fail. -1: continue without saving."""
     validation_steps: int = -1
     """Batches per evaluation; -1 is the whole validation set, every sample once."""
@@ -164,9 +151,9 @@ class TrainerConfig(Config):
     """Steps between evaluations, or epochs, as `1 epoch`."""
     validation_summary_subdir: str = "validation"
     """Folder of the evaluation's TensorBoard events."""
-    sanity_validation_steps: int = 0
+    sanity_validation_steps: Annotated[int, Ge(0)] = 0
     """Batches to evaluate before the first step of a new run, so that errors there show at once. 0: none."""
-    overfit_batches: int | None = None
+    overfit_batches: Annotated[int, Ge(1)] | None = None
     """Train only on this many first batches, repeated in one order, and evaluate on them. None: on all."""
     continuous_eval_timeout: int = 3600
     """continuous_eval ends when no new checkpoint has appeared for this many seconds."""
@@ -190,17 +177,9 @@ class TrainerConfig(Config):
         new.optimizer_config = self.optimizer_config.with_length(steps)
         return new
 
-    def validate(self) -> None:
-        """Checks the values.
-
-        Raises:
-          UsageError: One of them is invalid; names the key.
-        """
-        super().validate()
-        problems = [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
-        problems += [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self)]
-        if problems:
-            raise UsageError(problems)
+    def _problems(self) -> Iterator[Problem]:
+        yield from [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
+        yield from [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self)]
 
 
 def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
@@ -213,8 +192,6 @@ def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
 def _wrong_length(config: TrainerConfig) -> Iterator[Problem]:
     if config.train_steps is None and config.epochs is None:
         yield Problem("train_steps", "and epochs is None, too", received=None, remedy="set one of them")
-    if config.epochs is not None and not 0 < config.epochs < math.inf:
-        yield Problem("epochs", "must be more than 0", received=config.epochs)
 
 
 def _wrong_retention(config: TrainerConfig) -> Iterator[Problem]:
@@ -262,25 +239,14 @@ def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:
 
 
 def _too_small(config: TrainerConfig) -> Iterator[Problem]:
-    least = {"train_steps": 1, "steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0}
-    least |= {"validation_interval": 1, "keep_best": 0, "keep_steps": 1, "recovery_max_trials": -1}
-    least |= {"sanity_validation_steps": 0, "overfit_batches": 1}
-    yield from _below(config, least)
-    for name in ("checkpoint_seconds", "keep_seconds", "loss_upper_bound"):
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            yield Problem(name, "must be more than 0", received=value)
+    intervals = {"steps_per_loop": 1, "summary_interval": 0, "checkpoint_interval": 0, "validation_interval": 1}
+    for name, least in intervals.items():
+        value = getattr(config, name)  # in steps, or text in epochs
+        if isinstance(value, int) and value < least:
+            yield Problem(name, f"must be at least {least}", received=value)
     if config.validation_steps < 1 and config.validation_steps != -1:
         reason = "must be at least 1, or -1 for the whole validation set"
         yield Problem("validation_steps", reason, received=config.validation_steps)
-
-
-def _below(config: TrainerConfig, least: Mapping[str, int]) -> Iterator[Problem]:
-    """Yields the integers below their minimum."""
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if isinstance(value, int) and value < bound:
-            yield Problem(name, f"must be at least {bound}", received=value)
 
 
 def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting: bool = False) -> _AnyTrainerConfig:
@@ -314,8 +280,8 @@ def in_steps(config: _AnyTrainerConfig, batches_per_epoch: int | None, counting:
 
 def _in_epochs(config: TrainerConfig) -> dict[str, float]:
     """Returns the fields that are specified in epochs, and how many epochs."""
-    found = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
-    return {name: epochs for name, epochs in found.items() if epochs is not None}
+    lengths = {"epochs": config.epochs} | {name: epochs_in(getattr(config, name)) for name in INTERVALS}
+    return {name: epochs for name, epochs in lengths.items() if epochs is not None}
 
 
 def _with_length(problem: Problem, batches_per_epoch: int | None) -> Problem:
@@ -353,9 +319,6 @@ def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
     return TrainerConfig(**{**settings, **others})
 
 
-_LEAST_EXPORTS = {"export_checkpoint_interval": 0, "export_max_to_keep": 1}
-
-
 @dataclasses.dataclass
 class ProgressiveTrainerConfig(TrainerConfig):
     """The settings of a run in stages: those of any trainer, and which copies of the model to export."""
@@ -369,20 +332,10 @@ class ProgressiveTrainerConfig(TrainerConfig):
 
     export_checkpoint: bool = True
     """Whether to write copies of the model alone into `exported_ckpts`, for runs without stages."""
-    export_checkpoint_interval: int | None = None
+    export_checkpoint_interval: Annotated[int, Ge(0)] | None = None
     """Steps between copies, each written at the first loop's end at or after a multiple; 0: only the last one. None:
     `checkpoint_interval`. The model at the end of training is always copied."""
-    export_max_to_keep: int | None = None
+    export_max_to_keep: Annotated[int, Ge(1)] | None = None
     """How many of the newest copies to keep, at least 1; None: `max_to_keep`."""
     export_only_final_stage_ckpt: bool = True
     """Whether only models of the last stage are copied."""
-
-    def validate(self) -> None:
-        """Checks the values.
-
-        Raises:
-          UsageError: One of them is invalid; names the key.
-        """
-        super().validate()
-        if problems := list(_below(self, _LEAST_EXPORTS)):
-            raise UsageError(problems)

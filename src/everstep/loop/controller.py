@@ -5,7 +5,7 @@ while step < target and not stopped:
     finish the window:
         check                 logs and state, where anything of the following is due
         log                   tracker.log
-        act                   train_actions, hooks
+        act                   hooks
         evaluate              at multiples of the interval, and at the end; at the end the state is saved before, too
         save                  last, after everything that belongs to the step
 
@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import enum
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -30,21 +29,16 @@ from everstep.engine import FeedInterrupted
 from everstep.errors import TrainingError, UsageError
 from everstep.gang import current_gang
 from everstep.loop import random_state
-from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.hooks import Hook, StatePart
+from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import PendingLogs
-from everstep.loop.orbit import checkpointer_from, tracker_from, with_state
 from everstep.loop.recovery import BadBatchSkipper, Recovery
-from everstep.loop.saver import PartStates, Saver, current_state, prefetch_paused
+from everstep.loop.saver import PartStates, Saver
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
-from everstep.loop.trainer import Trainer
 from everstep.tracking import NoopTracker, Tracker, plain
 from everstep.types import Logs, OwnState
 
 logger = logging.getLogger(__name__)
-
-Action = Callable[[Mapping[str, Any]], None]
-"""Called with the logs of a window or an evaluation; may read the Keras objects and change them."""
 
 
 class Phase(enum.StrEnum):
@@ -57,7 +51,7 @@ class Phase(enum.StrEnum):
     OPEN = "open"
     """Steps are left to train."""
     TRAINED = "trained"
-    """All steps are done; logging and actions are pending."""
+    """All steps are done; logging is pending, and what hooks do at the end of a window."""
     ACTED = "acted"
     """Logged and acted on; the evaluation or the save may be pending."""
     FINISHED = "finished"
@@ -114,8 +108,8 @@ class Controller:
         logs = controller.train_and_evaluate(train_steps=1000, eval_interval=500)
 
     Args:
-      trainer: Has `train(num_steps) -> logs` and `global_step`; None to evaluate only.
-      evaluator: Has `evaluate(num_steps) -> logs`; None to train only.
+      trainer: Trains, such as a `Trainer`; None to evaluate only.
+      evaluator: Evaluates, such as the same `Trainer`; None to train only.
       steps_per_loop: The logging window, or a function of the step.
       checkpointer: Where to save and restore.
       checkpoint_interval: Steps between saves; 0 saves only when training is done, or a stop is requested.
@@ -123,21 +117,13 @@ class Controller:
       save_failure: What to do when a save fails: `stop`, or `continue`; the last save of all must succeed.
       tracker: Where logs go.
       summary_interval: Log training only at multiples of it; None for every window.
-      train_actions: Run after each window, before anything is saved.
-      eval_actions: Run after each evaluation.
-      hooks: Further participants, see `everstep.loop.hooks`; called after the actions, in their order.
+      hooks: All who take part, see `everstep.loop.hooks`; called in their order.
       schedule: Where windows end and what is due there, in place of `steps_per_loop` and the intervals of a call.
       recovery: What to do when training diverges; by default, continue without saving.
       stop_requested: Returns a `SystemExit`, such as `run.signals.Interrupted`, once a stop is requested, else None. It
         is raised, and the loop saves as it leaves. No other exception makes the loop save.
       stop_agreed: Where several processes train together: the same, but all of them call it at the same points, and
         it returns on each of them what was requested of any. By default `stop_requested`.
-      global_step: For objects without one: the variable that counts their steps, such as `optimizer.iterations`.
-      strategy: For objects that only have `train` and `evaluate`: the strategy in whose scope these are called.
-      summary_dir: Instead of a tracker: the directory for TensorBoard events of training.
-      eval_summary_dir: The directory for those of evaluations; None for `validation` in `summary_dir`.
-      orbit: Other arguments of orbit's Controller: `checkpoint_manager`, another name for `checkpointer`;
-        `enable_async_checkpointing`, which is always on; summary managers are not supported.
 
     Attributes:
       progress: The progress of the current window, and why training was stopped.
@@ -146,8 +132,8 @@ class Controller:
     def __init__(
         self,
         *,
-        trainer: Any = None,
-        evaluator: Any = None,
+        trainer: InnerLoop | None = None,
+        evaluator: InnerLoop | None = None,
         steps_per_loop: int | Callable[[int], int] = 100,
         checkpointer: Checkpointer | None = None,
         checkpoint_interval: int = 0,
@@ -155,32 +141,26 @@ class Controller:
         save_failure: Any = "stop",
         tracker: Tracker | None = None,
         summary_interval: int | None = None,
-        train_actions: Iterable[Action] = (),
-        eval_actions: Iterable[Action] = (),
         hooks: Iterable[Hook] = (),
         schedule: Schedule | None = None,
         recovery: Recovery | None = None,
         stop_requested: Callable[[], SystemExit | None] = lambda: None,
         stop_agreed: Callable[[], SystemExit | None] | None = None,
-        global_step: Any = None,
-        strategy: Any = None,
-        summary_dir: str | os.PathLike[str] | None = None,
-        eval_summary_dir: str | os.PathLike[str] | None = None,
-        **orbit: Any,
     ) -> None:
         if trainer is None and evaluator is None:
             raise UsageError("has nothing to do", key="Controller()", remedy="pass a trainer, an evaluator, or both")
-        checkpointer = checkpointer_from(checkpointer, orbit)
-        self.tracker = tracker_from(tracker, summary_dir, eval_summary_dir) or NoopTracker()
-        self.trainer, self.evaluator = with_state(trainer, evaluator, global_step, strategy)
+        self.tracker = tracker or NoopTracker()
+        # Both may have more than an `InnerLoop`, which hooks of a run use: an engine, streams.
+        self.trainer: Any = trainer
+        self.evaluator: Any = evaluator
+        self._inner_loop: InnerLoop = trainer or evaluator  # type: ignore[assignment]
         self.steps_per_loop, self.schedule = steps_per_loop, schedule
         self.summary_interval = summary_interval
-        self.train_actions, self.eval_actions, self.hooks = list(train_actions), list(eval_actions), list(hooks)
-        actions = CallbackState(owners([*self.train_actions, *self.eval_actions]), "actions")
+        self.hooks = list(hooks)
         # The order in which they are restored. Random numbers last: restoring may draw some.
-        parts: list[StatePart] = [*self.hooks, actions, random_state.RandomState()]
+        parts: list[StatePart] = [*self.hooks, random_state.RandomState()]
         self.saver = Saver(checkpointer, checkpoint_interval, checkpoint_seconds, save_failure, parts)
-        self.recovery = recovery or Recovery(watched=getattr(trainer, "watched_log", "training_loss"))
+        self.recovery = recovery or Recovery(watched=self._inner_loop.watched_log)
         self.progress = LoopProgress()
         self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
         self._stop_requested, self._stop_agreed = stop_requested, stop_agreed or stop_requested
@@ -194,7 +174,7 @@ class Controller:
     @property
     def step(self) -> int:
         """Steps done so far."""
-        return int((self.trainer or self.evaluator).global_step)
+        return int(self._inner_loop.global_step)
 
     @property
     def last_evaluation(self) -> Logs:
@@ -223,24 +203,15 @@ class Controller:
     @contextlib.contextmanager
     def synced(self) -> Iterator[None]:
         """Inside the block the Keras objects have the current state; after it, their changes are copied back."""
-        trainer = self.trainer or self.evaluator
-        engine = getattr(trainer, "engine", None)
-        with prefetch_paused(trainer):
-            self._push()
+        with self._inner_loop.prefetch_paused():
+            self._inner_loop.push()
             yield
-            if engine is not None:
-                engine.pull()
-
-    def _push(self) -> None:
-        """Copies the state to the Keras objects, where either has changed; does not wait for the device."""
-        engine = getattr(self.trainer or self.evaluator, "engine", None)
-        if engine is not None:
-            engine.push()
+            self._inner_loop.pull()
 
     @property
     def _acts(self) -> bool:
-        """Whether actions or hooks act after each window."""
-        return bool(self.train_actions) or any(hook.acts for hook in self.hooks)
+        """Whether a hook acts after each window."""
+        return any(hook.acts for hook in self.hooks)
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +274,7 @@ class Controller:
         self._notify("on_ready")
         if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
-        self.recovery.remember_initial_infinities(self.trainer.state()[0])  # before the save, which records them
+        self.recovery.remember_initial_infinities(self.trainer.non_finite())  # before the save, which records them
         if self.recovery.rolls_back:
             self.save_checkpoint()  # there must be a state to roll back to
             self.saver.wait()
@@ -370,8 +341,6 @@ class Controller:
         return self._pending.add(self.step, trained, self.step - first, begin, time.perf_counter() - begin)
 
     def _run_trainer(self, steps: int, new_window: bool) -> Any:
-        if not isinstance(self.trainer, Trainer):
-            return self.trainer.train(steps)
         logs = self.trainer.train(
             steps,
             new_window=new_window,
@@ -396,17 +365,16 @@ class Controller:
         Where training has diverged, it ends after the log, or, for hooks that see it, acts and evaluates, too.
         """
         if self._acts:
-            self._push()  # while the device still computes: nothing but the actions themselves keeps it waiting
+            self._inner_loop.push()  # while the device still computes: only the actions themselves keep it waiting
         abandoned = self._is_abandoned(options)
         if not self.summary_interval or self.step % self.summary_interval == 0:
             self.tracker.log(self.step, logs, "train")
         if abandoned:
             return
         reason = self.stopped
-        self._act(self.train_actions, logs)
         self._notify("on_window_end", self.step, logs)
         self.progress.phase = Phase.ACTED
-        if self.stopped != reason and self._is_abandoned(options):  # stopped by an action: more is due now
+        if self.stopped != reason and self._is_abandoned(options):  # stopped by a hook: more is due now
             return
         ending, evaluating, saving = self.is_ending, self._evaluation_due(options), self._save_due(options)
         if ending:
@@ -453,7 +421,7 @@ class Controller:
             return False
         self._pending.read_all()
         if (evaluating or (acting and due)) and not self.saver.is_disabled:  # else a save checks the state itself
-            self.recovery.watch_state(self.step, current_state(self.trainer))
+            self.recovery.watch_state(self.step, self.trainer.non_finite())
         is_seen = not self.recovery.rolls_back and any(hook.sees_divergence for hook in self.hooks)
         return self.recovery.has_diverged and not is_seen
 
@@ -491,7 +459,6 @@ class Controller:
             self._save_before_failing()
             raise
         logs["eval_seconds"] = round(time.perf_counter() - begin, 3)
-        self._act(self.eval_actions, logs)
         self._parts_before_evaluation = None
         self._notify("on_evaluation_end", self.step, logs)
         self.tracker.log(self.step, logs, "validation")
@@ -499,8 +466,6 @@ class Controller:
         return logs
 
     def _run_evaluator(self, steps: int) -> Any:
-        if not isinstance(self.evaluator, Trainer):
-            return self.evaluator.evaluate(steps)
         watching = [hook for hook in self.hooks if hook.watches_evaluation_batches]
 
         def before_batch(done: int) -> None:
@@ -608,9 +573,10 @@ class Controller:
 
     def _problem_in_state(self, step: int, state: OwnState) -> str:
         """Returns what is wrong with a state that is about to be saved; infinities before the first step are kept."""
+        keys = self.trainer.non_finite(state)
         if step == 0:
-            self.recovery.remember_initial_infinities(state)
-        return self.recovery.problem_in_state(step, state)
+            self.recovery.remember_initial_infinities(keys)
+        return self.recovery.problem_in_state(step, keys)
 
     def _save_before_failing(self) -> None:
         """Saves the step whose evaluation has failed: the next attempt evaluates it again."""
@@ -640,7 +606,7 @@ class Controller:
         if step is None and self.checkpointer.latest() is None:
             self._notify("on_restore", None)
             return None
-        meta = self.saver.restore_variables(self.trainer or self.evaluator, self.trainer is not None, step)
+        meta = self.saver.restore_variables(self._inner_loop, self.trainer is not None, step)
         self._evaluated = meta.get("evaluated", self._evaluated)
         self.progress = LoopProgress.from_meta(meta)
         self._saved_phase = self.progress.phase
@@ -658,11 +624,7 @@ class Controller:
         self.tracker.flush()
         computed, target = self.step, self.progress.target
         self.saver.wait()
-        try:
-            self.recovery.count_rollback(self.checkpointer.latest())
-        except TrainingError:
-            self._notify("on_divergence")
-            raise
+        self.recovery.count_rollback(self.checkpointer.latest())
         self.restore_checkpoint()
         self.saver.restore_parts()
         self.progress = LoopProgress(self.progress.phase, target=target)
@@ -673,8 +635,7 @@ class Controller:
 
     def _watch(self, step: int, logs: Logs) -> None:
         """Checks the logs of a window that ends at `step`; reports the exact bad step, where the trainer knows it."""
-        bad_step = getattr(self.trainer, "bad_step", lambda step: None)
-        self.recovery.watch(bad_step(step) or step, logs)
+        self.recovery.watch(self.trainer.bad_step(step) or step, logs)
 
     def _retrain_step_by_step(self, until: int) -> None:
         """Has the steps up to `until` trained one by one, each checked."""
@@ -687,14 +648,6 @@ class Controller:
         """Calls the method `event` of every hook, in their order."""
         for hook in self.hooks:
             getattr(hook, event)(*arguments)
-
-    def _act(self, actions: Iterable[Action], logs: Mapping[str, Any]) -> None:
-        """Pushes the state to the Keras objects, calls the actions in their order, and pulls what they changed."""
-        if not actions:
-            return
-        with self.synced():
-            for action in actions:
-                action(logs)
 
     def _may_wait(self) -> bool:
         """Whether the trainer may wait for the next batch: until a stop is requested."""

@@ -4,21 +4,20 @@ The controller calls each event on all hooks, in the order of its list:
 
 | event | when | used by |
 |---|---|---|
-| `setup` | the controller is created | all; actions get the controller here |
+| `setup` | the controller is created | all; actions and callbacks get the controller here |
 | `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
 | `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks |
 | `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, PruningGate, … |
-| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile |
+| `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, … |
 | `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
-| `on_window_end` | a window is logged, checked and acted on | KerasCallbacks, `--fast-dev-run` |
+| `on_window_end` | a window is logged and checked | Actions, KerasCallbacks, `--fast-dev-run` |
 | `on_last_step` | after the last training step, before the final evaluation | Attempt |
 | `on_evaluation_begin` | before an evaluation | KerasCallbacks, `--fast-dev-run` |
 | `on_evaluation_batch_begin`, `_end` | around each batch of it, if `watches_evaluation_batches` | KerasCallbacks |
-| `on_evaluation_end` | after an evaluation and its actions, before it is tracked | KerasCallbacks, PruningGate, … |
+| `on_evaluation_end` | after an evaluation, before it is tracked | Actions, KerasCallbacks, PruningGate, … |
 | `on_save` | a checkpoint is being written | `--fast-dev-run` |
 | `on_rollback` | training was rolled back | Progress |
-| `on_divergence` | training has diverged, no trials are left, and it is about to fail | KerasCallbacks |
 | `on_exit` | last, whether training is done or has failed | Profile, KerasCallbacks, `--fast-dev-run` |
 | `state`, `check`, `restore` | with every save, and with every restore | those with a `name` |
 
@@ -26,8 +25,10 @@ Their users:
 
 | user | file |
 |---|---|
-| `KerasCallbacks`, which also calls the listeners of entry points (`loop/listener.py`) | `loop/keras_callbacks.py` |
-| actions (`ConfiguredActions`) | `loop/actions/from_config.py` |
+| `Actions`: functions of the logs | `loop/action_hook.py` |
+| `ConfiguredActions`: the state of configured ones | `loop/actions/from_config.py` |
+| `KerasCallbacks` | `loop/keras_callbacks.py` |
+| `Listener`, of entry points for compiled models: also sees epochs end | `loop/listener.py` |
 | `LearningRate` | this file |
 | `Attempt`, `Progress` | `run/attempt.py` |
 | `Profile` | `run/profiling.py` |
@@ -35,31 +36,34 @@ Their users:
 | `LiveFacts`: `setup` only | `run/trackers.py` |
 | `--fast-dev-run` | `launch/tuner/quick_run.py` |
 
-Use an action for what only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other
-events, or for what has to know the loop. Use a Keras callback with a compiled model (`fit` and the other entry points
-that take `callbacks`), if it exists already or has to run in `model.fit`, too; it sees epochs and batches.
+Everything that takes part in the loop is a hook; actions and Keras callbacks are called by one. Use an action for what
+only needs the logs of a window or an evaluation: it is a plain callable. Use a hook for other events, or for what has
+to know the loop. Use a Keras callback with a compiled model (`fit` and the other entry points that take `callbacks`),
+if it exists already or has to run in `model.fit`, too; it sees epochs and batches.
 
 A hook reads or changes the Keras objects inside `with self.controller.synced():`. What it must remember over attempts
 is its state; a hook without a `name` has none.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from everstep.types import State
 
 
-class StatePart(Protocol):
-    """A part of a run's state beside the variables: callbacks, actions, random generators.
+class StatePart:
+    """A part of a run's state beside the variables: hooks, and the random generators.
 
     Attributes:
-      name: Its name in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so.
+      name: Its name in a checkpoint's meta; its arrays have keys `<name>/…`, and no variable's key begins so. Empty for
+        a hook without state.
     """
 
-    name: str
+    name = ""
 
     def state(self) -> tuple[State, Any]:
         """Returns arrays by key, and plain JSON values; neither changes when training continues."""
+        return {}, {}
 
     def check(self, meta: Any) -> None:
         """Checks the saved values when a checkpoint is read, before anything is restored.
@@ -72,8 +76,8 @@ class StatePart(Protocol):
         """Restores what `state` returned: before the first step, and after a rollback."""
 
 
-class Hook:
-    """Base class of hooks: override the events you need.
+class Hook(StatePart):
+    """Base class of hooks: override the events you need; with a `name`, also `state` and `restore`.
 
         class PrintLoss(Hook):
             def on_window_end(self, step, logs):
@@ -82,14 +86,12 @@ class Hook:
         everstep.run_experiment(task, params, "runs/demo", hooks=[PrintLoss()])
 
     Attributes:
-      name: The key of its state in checkpoints; empty for a hook without state.
       controller: The loop, from `setup` on: its step, trainer, checkpointer, `stop(reason)` and `synced()`.
       watches_evaluation_batches: Whether evaluations run batch by batch, with `on_evaluation_batch_begin` and `_end`.
       sees_divergence: Whether a window in which training diverged is acted on and evaluated before training fails;
         nothing of it is saved.
     """
 
-    name = ""
     watches_evaluation_batches = False
     sees_divergence = False
     controller: Any  # a Controller, which imports this module
@@ -122,7 +124,7 @@ class Hook:
         """After the first pass over data of unknown length, which counts the batches; the window ends here."""
 
     def on_window_end(self, step: int, logs: Mapping[str, Any]) -> None:
-        """After a window was logged and acted on; reading the logs waits for the device."""
+        """After a window was logged and checked; reading the logs waits for the device."""
 
     def on_last_step(self, step: int) -> None:
         """After the last training step, before the final evaluation."""
@@ -138,7 +140,7 @@ class Hook:
         return True
 
     def on_evaluation_end(self, step: int, logs: dict[str, Any]) -> None:
-        """After an evaluation and its actions, before its logs are tracked."""
+        """After an evaluation, before its logs are tracked; may add to them."""
 
     def on_save(self, step: int) -> None:
         """After a checkpoint was handed over to be written; `controller.checkpointer.wait()` waits for it."""
@@ -146,21 +148,11 @@ class Hook:
     def on_rollback(self, steps: int) -> None:
         """After training was rolled back by so many steps."""
 
-    def on_divergence(self) -> None:
-        """When training has diverged and is not rolled back, because no trials are left: it is about to fail."""
-
     def on_exit(self, error: BaseException | None) -> None:
-        """Last of all, when training is done (`error` is None), or has failed with `error`."""
+        """Last of all, when training is done (`error` is None), or has failed with `error`.
 
-    def state(self) -> tuple[State, Any]:
-        """Returns what to save with every checkpoint; see `StatePart`."""
-        return {}, {}
-
-    def check(self, meta: Any) -> None:
-        """Checks saved values; see `StatePart`."""
-
-    def restore(self, arrays: State, meta: Any) -> None:
-        """Restores saved values; see `StatePart`."""
+        A `DivergedError` means that training has diverged and was not rolled back, because no trials are left.
+        """
 
 
 class LearningRate(Hook):
@@ -182,16 +174,17 @@ class LearningRate(Hook):
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns no arrays, and the rate."""
-        return {}, {"told": self._rate} if self._rate is not None else {}  # the key of saved checkpoints
+        return {}, {"rate": self._rate} if self._rate is not None else {}
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
         """Sets the rate, if the checkpoint was saved with a different one."""
-        if self._rate is None or meta.get("told", self._rate) == self._rate:
+        former = meta.get("rate", meta.get("told"))  # the second is the key of older versions
+        if None in (self._rate, former) or former == self._rate:
             return
         trainer = self.controller.trainer
-        trainer.engine.push()
-        _set_rate(trainer.optimizer, self._rate, meta["told"])
-        trainer.engine.pull()
+        trainer.push()
+        _set_rate(trainer.optimizer, self._rate, former)
+        trainer.pull()
 
 
 def _set_rate(optimizer: Any, rate: Any, before: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from everstep.engine import floats, with_arrays
-from everstep.errors import UsageError, nearest, own_frames, wants_traceback
+from everstep.errors import DivergedError, UsageError, nearest, own_frames, wants_traceback
 from everstep.loop.callback_state import CallbackState
 from everstep.loop.hooks import Hook
 from everstep.loop.listener import Listener
@@ -46,8 +46,8 @@ class KerasCallbacks(Hook):
       schedule: The epochs; pass the same object to the controller.
       initial_epoch: The first epoch of a new run.
       verbose: The verbosity that is passed to the callbacks.
-      listeners: Called with the same events, after the callbacks. Those with `get_state` and `set_state` are saved
-        like callbacks, after those of the user.
+      listeners: Called at the end of an epoch, after the callbacks; they are hooks of the loop, too. Those with
+        `get_state` and `set_state` are saved like callbacks, after those of the user.
       sees_divergence: Whether an epoch in which training diverged ends as any other, before training fails.
     """
 
@@ -144,24 +144,22 @@ class KerasCallbacks(Hook):
         self.model.stop_training = meta["stop"]
 
     def setup(self, controller: Any) -> None:
-        """Passes the controller to callbacks that have `set_controller`, and to the listeners."""
+        """Passes the controller to callbacks that have `set_controller`."""
         super().setup(controller)
         for callback in self.list.callbacks:
             if hasattr(callback, "set_controller"):
                 callback.set_controller(controller)
-        for listener in self._listeners:
-            listener.setup(controller)
 
     # -- events of the loop --------------------------------------------------------------------------------------------
 
     def on_restore(self, step: int | None) -> None:
         """A new run begins at `initial_epoch`, as if the epochs before it had been trained."""
         first, stream = self._initial_epoch, self.controller.trainer.train_stream
-        if step is None and first and stream.counting:
+        if step is None and first and stream.is_counting_first_epoch:
             self.schedule.first_epoch = first
         elif step is None and first:
             self._start_at(self.schedule.epoch_start(first) or 0)
-        if stream.counting and self.schedule.batches:
+        if stream.is_counting_first_epoch and self.schedule.batches:
             stream.set_batches_per_epoch(self.schedule.batches)
 
     def _start_at(self, step: int) -> None:
@@ -170,7 +168,7 @@ class KerasCallbacks(Hook):
         batches = trainer.train_stream.batches_per_epoch
         epoch, batch = divmod(step, batches) if batches else (0, 0)
         state = trainer.engine.state()
-        self.controller.recovery.remember_initial_infinities(state)
+        self.controller.recovery.remember_initial_infinities(trainer.non_finite(state))
         trainer.restore(state, {"step": step, "stream": {"epoch": epoch, "batch": batch}})
         self.controller.saver.start_at(step)
 
@@ -210,11 +208,6 @@ class KerasCallbacks(Hook):
         if self.phase == TESTING:
             self.list.on_test_begin()
 
-    def on_ready(self) -> None:
-        """Only listeners have this event."""
-        for listener in self._listeners:
-            listener.on_ready()
-
     def on_window_begin(self, step: int) -> None:
         """Before an epoch's first step, or the first step after a resume inside it."""
         if self.phase == TESTING:  # stopped before its evaluation, and trained further now
@@ -229,12 +222,6 @@ class KerasCallbacks(Hook):
             self._begin_batch(step - self.schedule.current_epoch_start(step))
 
     def on_call_end(self, step: int) -> None:
-        """Calls the batch methods of the user's callbacks, and the listeners."""
-        self._end_call(step)
-        for listener in self._listeners:
-            listener.on_call_end(step)
-
-    def _end_call(self, step: int) -> None:
         """Calls the batch methods of the user's callbacks; stops if `stop_training` was set, as Keras does."""
         if self._watches_steps:
             done, last = self.schedule.steps_done_in_epoch(step), self.schedule.window_end(step - 1) == step
@@ -325,19 +312,17 @@ class KerasCallbacks(Hook):
                 return True
         return False
 
-    def on_divergence(self) -> None:
-        """Adds the failed epoch to the history, with its logs so far, unless it has ended; calls no callback."""
-        if self._read_epochs() or self.phase == BETWEEN:
-            return
+    def on_exit(self, error: BaseException | None) -> None:
+        """Completes the history, where training has diverged with the failed epoch; Keras calls no callback then."""
+        has_failed_epoch = self._read_epochs()
+        if isinstance(error, DivergedError) and not has_failed_epoch and self.phase != BETWEEN:
+            self._add_failed_epoch()
+
+    def _add_failed_epoch(self) -> None:
+        """Adds the current epoch to the history, with its logs so far."""
         unknown = {"val_loss": math.nan} if self.schedule.validates(self._epoch) else {}
         logs = self._fit_logs(self.controller.trainer.window_logs(), "train")
         self.history.on_epoch_end(self._epoch, {**logs, **unknown})
-
-    def on_exit(self, error: BaseException | None) -> None:
-        """Completes the history, and notifies the listeners; Keras calls no callback after a failure."""
-        self._read_epochs()
-        for listener in self._listeners:
-            listener.on_exit(error)
 
     def _stop_if_requested(self) -> None:
         if self.model.stop_training:
@@ -403,8 +388,8 @@ class KerasCallbacks(Hook):
         own_step = getattr(type(self.model), step) is not getattr(keras.Model, step)
         if not own_step and all(metric.name != "loss" for metric in self.model.metrics):
             dropped.add(loss)
-        kept = {"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped}
-        return with_arrays(kept)
+        named = {"loss" if name == loss else name: value for name, value in logs.items() if name not in dropped}
+        return with_arrays(named)
 
     def _call(self, hook: str, index: int, logs: Logs, own: bool) -> None:
         hooks = _TEST_HOOKS if hook in _TEST_HOOKS else _TRAIN_HOOKS

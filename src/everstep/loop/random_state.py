@@ -13,6 +13,7 @@ import numpy as np
 
 from everstep.data import randomness
 from everstep.errors import UsageError
+from everstep.loop.hooks import StatePart
 from everstep.types import State
 
 
@@ -50,17 +51,14 @@ def untouched() -> Iterator[None]:
         set(before)
 
 
-class RandomState:
-    """The generators as a part of a run's state; see `everstep.loop.hooks.StatePart`."""
+class RandomState(StatePart):
+    """The generators as a part of a run's state."""
 
     name = "random"
 
     def state(self) -> tuple[State, dict[str, Any]]:
         """Returns no arrays, and both states."""
         return {}, get()
-
-    def check(self, meta: dict[str, Any]) -> None:
-        """Accepts any state."""
 
     def restore(self, arrays: State, meta: dict[str, Any]) -> None:
         """Restores both generators."""

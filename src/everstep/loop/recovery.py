@@ -7,17 +7,15 @@ and repeated, step by step, skipping the batches that cause the divergence; with
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from everstep.engine import Engine, Feed
 from everstep.errors import DivergedError, warning_text
-from everstep.gang import current_gang
 from everstep.task.optim import UPDATES, find_scaling
-from everstep.types import ArrayParts, Logs, OwnState
+from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +23,6 @@ _ADVICE: dict[str, Any] = {
     "remedy": ("check the data and the learning rate", "set {trials} to skip batches"),
     "mentions": {"trials": "trainer.recovery_max_trials"},
 }
-
-_PIECE = 1 << 20  # elements checked at a time: they fit into the processor's cache
 
 
 @dataclasses.dataclass
@@ -77,20 +73,24 @@ class Recovery:
             return f"{name} is {loss:.6g} at step {step}, above trainer.loss_upper_bound={self.upper_bound:g}"
         return ""
 
-    def problem_in_state(self, step: int, state: OwnState) -> str:
+    def problem_in_state(self, step: int, non_finite: Sequence[str]) -> str:
         """Returns what in a state is not finite, and was finite when training began; empty if nothing is.
 
         Metrics may be NaN, such as a correlation with a constant: the next window resets them.
+
+        Args:
+          step: The step of the state.
+          non_finite: The keys of the variables that hold NaN or an infinity.
         """
         known = self._infinite_from_the_start or frozenset()
-        new = [key for key in non_finite(state) if key not in known and not key.startswith("metrics.")]
+        new = [key for key in non_finite if key not in known and not key.startswith("metrics.")]
         more = f" and {len(new) - 1} more" if len(new) > 1 else ""
         return f"{new[0]}{more} is not finite after step {step}" if new else ""
 
-    def remember_initial_infinities(self, state: OwnState) -> None:
+    def remember_initial_infinities(self, non_finite: Sequence[str]) -> None:
         """Accepts what is not finite in the state before the first step: it is intended. Later calls do nothing."""
         if self._infinite_from_the_start is None:
-            self._infinite_from_the_start = frozenset(non_finite(state))
+            self._infinite_from_the_start = frozenset(non_finite)
 
     def watch(self, step: int, logs: Mapping[str, float]) -> None:
         """Sets the alarm if a window's logs are bad; warns once, if training continues nevertheless."""
@@ -104,13 +104,13 @@ class Recovery:
                 self.alarm,
             )
 
-    def watch_state(self, step: int, state: OwnState) -> None:
+    def watch_state(self, step: int, non_finite: Sequence[str]) -> None:
         """Sets the alarm if a state is not finite."""
         if self.alarm:
             return
         if step == 0:
-            self.remember_initial_infinities(state)
-        self.alarm = self.problem_in_state(step, state)
+            self.remember_initial_infinities(non_finite)
+        self.alarm = self.problem_in_state(step, non_finite)
 
     def count_rollback(self, good: int | None) -> None:
         """Counts a rollback to the last good state as a trial, and clears the alarm; the controller rolls back.
@@ -152,7 +152,7 @@ class Recovery:
         """Returns what a checkpoint holds; `skip_until` is the step up to which bad batches are skipped."""
         return {
             "trials": self.trials,
-            "careful_until": skip_until,
+            "skips_bad_batches_until": skip_until,
             "skipped": list(self.skipped),
             "infinite": sorted(self._infinite_from_the_start or ()),
         }
@@ -166,7 +166,7 @@ class Recovery:
         self.trials = max(self.trials, int(state.get("trials", 0)))
         self.skipped = list(state.get("skipped", []))
         self._infinite_from_the_start = frozenset(state.get("infinite", ()))
-        return int(state.get("careful_until", 0))
+        return int(state.get("skips_bad_batches_until", state.get("careful_until", 0)))  # or of an older version
 
     def _so_far(self, good: int | None) -> str:
         """Describes the trials so far, and the last good checkpoint."""
@@ -188,16 +188,10 @@ class BadBatchSkipper:
         self._recovery, self.until = recovery, until
         self._skipped = 0
 
-    def run(
-        self,
-        engine: Engine,
-        feed: Feed,
-        n: int,
-        begin: int,
-        logs: Callable[[], Mapping[str, float]],
-        after: Callable[[int], bool],
-    ) -> int:
-        """Trains up to `n` good steps, no further than `until`.
+    def steps(
+        self, engine: Engine, feed: Feed, n: int, begin: int, logs: Callable[[], Mapping[str, float]]
+    ) -> Iterator[int]:
+        """Trains up to `n` good steps, no further than `until`, and no further than the data.
 
         Args:
           engine: Runs the steps; each stage of a progressive run has its own.
@@ -205,10 +199,9 @@ class BadBatchSkipper:
           n: The number of good steps.
           begin: The number of steps done before.
           logs: Returns the logs of the open window.
-          after: Called after each step with the number of steps done; False stops training here.
 
-        Returns:
-          The steps done; fewer than requested if the data ended or `until` is reached.
+        Yields:
+          After each good step, the number of steps done in all.
         """
         done = 0
         while done < n and begin + done < self.until:
@@ -217,16 +210,14 @@ class BadBatchSkipper:
                 break
             step = begin + done + 1
             reason = self._recovery.problem_in_logs(step, logs())
-            reason = reason or self._recovery.problem_in_state(step, engine.state())
+            reason = reason or self._recovery.problem_in_state(step, engine.non_finite())
             if reason:
                 engine.load(before)
                 self._recovery.record_skipped(step, feed.state(), reason, further=self._skipped > 0)
                 self._skipped += 1
                 continue
             done += 1
-            if not after(step):
-                break
-        return done
+            yield step
 
 
 class SkippedUpdates:
@@ -265,26 +256,3 @@ class SkippedUpdates:
                 mentions={"scale": "runtime.loss_scale"},
             )
             logger.warning("%s", text)
-
-
-def non_finite(state: OwnState) -> list[str]:
-    """Returns the keys of the arrays that hold NaN or an infinity; of one that is divided, in the parts of any process.
-
-    Where arrays are divided over several processes, all of them must call it.
-    """
-    found = []
-    for key, array in state.items():
-        parts = [part for _, part in array.parts] if isinstance(array, ArrayParts) else [np.asarray(array)]
-        if not all(map(_is_finite, parts)):
-            found.append(key)
-    if any(isinstance(array, ArrayParts) for array in state.values()):
-        anywhere = {key for keys in current_gang().gather("what is not finite", found) for key in keys}
-        found = [key for key in state if key in anywhere]
-    return found
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    if array.dtype.kind in "biuUS" or array.size == 0:
-        return True
-    flat = array.reshape(-1)
-    return all(np.isfinite(flat[begin : begin + _PIECE]).all() for begin in range(0, flat.size, _PIECE))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from everstep.errors import TrainingError
-from everstep.gang import Gang
+from everstep.gang import Gang, different_values
 from everstep.types import ArrayParts, OwnState
 
 
@@ -29,11 +29,11 @@ def require(gang: Gang, step: int, state: OwnState) -> None:
     if gang.size == 1:
         return
     sums = {key: checksum(array) for key, array in state.items() if not isinstance(array, ArrayParts)}
-    if not (found := gang.differing("the state to save", sums)):
+    if not (all_sums := different_values(gang, "the state to save", sums)):
         return
-    different = _minority(found)
-    usual = next(one for rank, one in enumerate(found) if rank not in different)
-    other = found[different[0]]
+    different = _minority(all_sums)
+    usual = next(sums for rank, sums in enumerate(all_sums) if rank not in different)
+    other = all_sums[different[0]]
     variables = [key for key in {**usual, **other} if usual.get(key) != other.get(key)]
     who = ", ".join(str(gang.members[rank]) for rank in different)
     raise TrainingError(
@@ -52,8 +52,8 @@ def checksum(array: np.ndarray) -> int:
     return (int(data[:whole].view(np.uint64).sum(dtype=np.uint64)) + rest) % 2**64
 
 
-def _minority(found: list[Mapping[str, int]]) -> list[int]:
+def _minority(all_sums: list[Mapping[str, int]]) -> list[int]:
     """Returns the ranks whose checksums are not those of most; if none are more frequent, not those of rank 0."""
-    texts = [repr(sorted(sums.items())) for sums in found]
+    texts = [repr(sorted(sums.items())) for sums in all_sums]
     usual = collections.Counter(texts).most_common(1)[0][0]  # of equally frequent ones, the first
     return [rank for rank, text in enumerate(texts) if text != usual]

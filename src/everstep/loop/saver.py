@@ -1,13 +1,13 @@
 """`Saver`: what a checkpoint of a run contains.
 
 Frozen variables are saved once, and checkpoints refer to them (`frozen.py`). Beside the other variables, a checkpoint
-contains everything that must resume with them, part by part: hooks, actions, random generators (`hooks.StatePart`). The
-arrays of a part are saved under keys that begin with its name, `callbacks/…`; its plain JSON values are in the
-checkpoint's meta.
+contains everything that must resume with them, part by part: hooks, among them that of the actions, and the random
+generators (`hooks.StatePart`). The arrays of a part are saved under keys that begin with its name, `callbacks/…`; its
+plain JSON values are in the checkpoint's meta.
 
 A checkpoint is read in two steps. `restore_variables` reads it before training begins. `restore_parts` restores the
 parts when everything has happened that may change them, in the order of `Saver(parts=…)`. `Controller.__init__` decides
-that order: the hooks as they were passed, then actions, and random generators last, because restoring may draw numbers.
+that order: the hooks as they were passed, and random generators last, because restoring may draw numbers.
 """
 
 import contextlib
@@ -30,8 +30,13 @@ logger = logging.getLogger(__name__)
 PartStates = tuple[State, dict[str, Any]]
 """The arrays of all parts by key, and the JSON values of each part by its name."""
 
-PARTS_KEY = "extra"
-"""The key in a checkpoint's meta under which the JSON values of the parts are saved."""
+_PARTS_KEY, _OLD_PARTS_KEY = "parts", "extra"
+
+
+def saved_parts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON values of the parts in a checkpoint's meta; checkpoints of older versions have another key."""
+    parts: dict[str, Any] = meta.get(_PARTS_KEY, meta.get(_OLD_PARTS_KEY, {}))
+    return parts
 
 
 class Saver:
@@ -91,7 +96,7 @@ class Saver:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""
         arrays: State = {}
         values: dict[str, Any] = {}
-        with prefetch_paused(trainer):
+        with trainer.prefetch_paused():
             for part in self._parts:
                 part_arrays, values[part.name] = part.state()
                 arrays |= part_arrays
@@ -132,7 +137,7 @@ class Saver:
             return False
         same_state.require(current_gang(), step, self._copied)
         arrays, values = parts
-        document = {**trainer_meta, **meta, PARTS_KEY: values}
+        document = {**trainer_meta, **meta, _PARTS_KEY: values}
         with self._failure_policy(step):
             self._failed = None
             on = {} if base is None else {"base": base}
@@ -143,8 +148,7 @@ class Saver:
 
     def base_of(self, trainer: Any) -> Base | None:
         """Returns where the frozen weights of a trainer are, which its checkpoints do not contain; None for nowhere."""
-        frozen = getattr(trainer, "frozen", None)
-        return frozen.base() if frozen is not None and self.checkpointer.keeps_base else None
+        return trainer.frozen.base() if trainer.frozen is not None and self.checkpointer.keeps_base else None
 
     def store_base(self, base: Base | None, trainer: Any) -> None:
         """Saves the frozen weights of a trainer, unless they are saved, or the task provides them.
@@ -200,7 +204,7 @@ class Saver:
           UsageError: The checkpoint does not fit, or has the state of a part that this run does not have.
         """
         state, meta = self.checkpointer.restore(step)
-        values = meta.get(PARTS_KEY, {})
+        values = saved_parts(meta)
         beginnings = tuple(f"{name}/" for name in values)
         arrays = {key: np.asarray(array) for key, array in state.items() if key.startswith(beginnings)}
         if trains:
@@ -230,16 +234,3 @@ class Saver:
             if part.name in values:
                 part_arrays = {key: array for key, array in arrays.items() if key.startswith(f"{part.name}/")}
                 part.restore(part_arrays, values[part.name])
-
-
-def current_state(trainer: Any) -> OwnState:
-    """Returns the variables of a trainer, to look at them before its next step, which may overwrite them."""
-    look: Callable[[], OwnState] | None = getattr(trainer, "current_state", None)
-    found: OwnState = trainer.state()[0] if look is None else look()
-    return found
-
-
-def prefetch_paused(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Inside the block prefetching draws no random numbers, so that those of user code are reproducible."""
-    pause: Callable[[], Any] = getattr(trainer, "prefetch_paused", contextlib.nullcontext)
-    return pause()

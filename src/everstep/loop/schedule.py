@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 
 from everstep.errors import UsageError
+from everstep.loop.config import TrainerConfig
 
 UNKNOWN_END = 2**40
 """The end of an epoch of unknown length: more steps than any run has."""
@@ -47,6 +48,47 @@ class Schedule(abc.ABC):
         """Sets the number of batches of a pass, once they are counted; returns whether it was unknown until now."""
         return False
 
+    def last_step(self, steps: int | None) -> int | None:
+        """Returns the step at which training ends, `steps` at most; None while that is unknown."""
+        return None if steps is None else self.target(steps)
+
+    @abc.abstractmethod
+    def require_reachable(self, step: int, steps: int | None) -> None:
+        """Refuses a target that a restored run has passed already: training cannot be undone.
+
+        Args:
+          step: The step of the run.
+          steps: The steps to train in all.
+
+        Raises:
+          UsageError: The run is beyond the target.
+        """
+
+    # What a run says of its schedule.
+
+    def position(self, step: int) -> str:
+        """Returns what a line of the console says of a step; empty for its number."""
+        return ""
+
+    def reached(self, step: int, end: int) -> str:
+        """Returns how far a run is that has nothing left to train."""
+        return f"is at step {step} of {end}"
+
+    def plan(self, step: int, end: int, config: TrainerConfig, evaluations: str) -> str:
+        """Returns what is going to happen between two steps.
+
+        Args:
+          step: The first step.
+          end: The step at which training ends.
+          config: The trainer's section, in steps.
+          evaluations: When evaluations run: `at intervals`, `at the end` or `never`.
+        """
+        when = {"at intervals": f", evaluate every {config.validation_interval}", "at the end": ", evaluate at the end"}
+        return (
+            f"steps {step} to {end}, log every {config.steps_per_loop}"
+            f"{when.get(evaluations, '')}, save every {config.checkpoint_interval or 'end of training'}"
+        )
+
 
 class StepSchedule(Schedule):
     """Windows of `steps_per_loop` steps; evaluations at multiples of an interval, and at the end.
@@ -54,12 +96,18 @@ class StepSchedule(Schedule):
     Args:
       steps_per_loop: The length of a window, or a function of the step at which it begins.
       eval_interval: Windows also end at multiples of it, where evaluations are, and restart there. None: no cuts.
+      epochs: The number of epochs that the steps were converted from, for errors; None if they were set as steps.
     """
 
-    def __init__(self, steps_per_loop: int | Callable[[int], int], eval_interval: int | None = None) -> None:
+    def __init__(
+        self,
+        steps_per_loop: int | Callable[[int], int],
+        eval_interval: int | None = None,
+        epochs: float | None = None,
+    ) -> None:
         self._length = steps_per_loop if callable(steps_per_loop) else lambda step: steps_per_loop
         self._constant = None if callable(steps_per_loop) else steps_per_loop
-        self._interval = eval_interval
+        self._interval, self._epochs = eval_interval, epochs
 
     def target(self, steps: int | None) -> int:
         """Returns `steps`."""
@@ -85,6 +133,16 @@ class StepSchedule(Schedule):
     def evaluation_due(self, step: int, ending: bool) -> bool:
         """Whether `step` is a multiple of the interval, or the end."""
         return ending or bool(self._interval and step % self._interval == 0)
+
+    def require_reachable(self, step: int, steps: int | None) -> None:
+        """Refuses fewer steps than a restored run has trained."""
+        if step > (steps or 0):
+            raise UsageError(
+                f"but this run has trained {step} steps already",
+                key="trainer.train_steps" if self._epochs is None else "trainer.epochs",
+                received=steps if self._epochs is None else self._epochs,
+                remedy=f"ask for {step} steps or more, or start a new run",
+            )
 
 
 class EpochSchedule(Schedule):
@@ -172,16 +230,32 @@ class EpochSchedule(Schedule):
         return True
 
     def require_reachable(self, step: int, steps: int | None) -> None:
-        """Refuses fewer epochs than a restored run has trained.
-
-        Raises:
-          UsageError: The run has trained more epochs, or part of a later one.
-        """
+        """Refuses fewer epochs than a restored run has trained, or begun."""
         whole, begun = self.epoch_of(step), step > self.current_epoch_start(step)
         if step > self.target(steps):
             reason = f"but epoch {whole + 1} has begun already" if begun else f"but {whole} are trained already"
             remedy = f"ask for {whole + begun} or more, or start a new run"
             raise UsageError(reason, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
+
+    def position(self, step: int) -> str:
+        """Returns the epoch that a line of the console says."""
+        return f"epoch: {self.epoch_number(step):{len(str(self.epochs))}d}/{self.epochs}"
+
+    def reached(self, step: int, end: int) -> str:
+        """Returns how many epochs a run has done that has nothing left to train."""
+        return f"has done {self.epoch_number(step)} epochs"
+
+    def plan(self, step: int, end: int, config: TrainerConfig, evaluations: str) -> str:
+        """Returns which epochs are going to be trained; in steps while the length of an epoch is unknown."""
+        if self.full_epoch_steps is None:
+            return super().plan(step, end, config, evaluations)
+        every = max(1, (config.validation_interval or 0) // self.full_epoch_steps)  # type: ignore[operator]
+        often = "every epoch" if every == 1 else f"every {every} epochs"
+        return (
+            f"epochs {self.epoch_of(step)} to {self.epochs} of {self.full_epoch_steps} steps"
+            f"{f', evaluate {often}' if evaluations == 'at intervals' else ''}"
+            f"{', save every epoch' if config.checkpoint_interval else ''}"
+        )
 
     def epoch_of(self, step: int) -> int:
         """Returns the epoch that a step belongs to."""

@@ -25,6 +25,7 @@ from everstep.engine import (
 )
 from everstep.errors import BadDataError, Problem, TrainingError, UsageError, problems_under
 from everstep.loop.frozen import FrozenWeights
+from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.loop.untouched import Untouched
@@ -33,7 +34,7 @@ from everstep.task.optim import find_average, with_averages
 from everstep.types import Batch, Logs, OwnState, StoredState
 
 
-class Trainer:
+class Trainer(InnerLoop):
     """Trains and evaluates a task.
 
         trainer = Trainer(config, task, model, optimizer)
@@ -165,28 +166,20 @@ class Trainer:
             self.engine.reset("train")
             self._window_start = self.global_step
         self._may_wait, stopped = may_wait, False
-
-        def after(step: int) -> bool:
-            nonlocal stopped
-            self.global_step = step
-            stopped = not after_call(step)
-            return not stopped
-
-        feed, begin, done = self._train_feed, self.global_step, 0
+        end = self.global_step + num_steps
         report_untouched = self._untouched.begin("train")
         try:
-            if skipper is not None:
-                done = skipper.run(self.engine, feed, num_steps, begin, self.window_logs, after)
-            if done < num_steps and not stopped and (skipper is None or begin + done >= skipper.until):
-                already, left = done, self._steps_left() if new_window else None
-                done += self.engine.run(feed, num_steps - done, lambda more: after(begin + already + more), left)
+            for step in self._calls(self._train_feed, end, new_window, skipper):
+                self.global_step = step
+                if stopped := not after_call(step):
+                    break
         except UsageError as error:
             if self.global_step == 0:
                 raise
             when = f"after step {self.global_step}: "
             problems = [dataclasses.replace(p, reason=when + p.reason) for p in error.problems]
             raise BadDataError([self._in_train_data(problem) for problem in problems]) from error
-        ended = done < num_steps and not stopped and may_wait()
+        ended = self.global_step < end and not stopped and may_wait()
         if ended and not self._set_counted_batches():
             total = self.config.trainer.train_steps
             raise TrainingError(
@@ -194,10 +187,22 @@ class Trainer:
                 remedy=("repeat it: dataset.repeat()", "set {repeat} to true", "lower {steps}"),
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
-        is_whole = done == num_steps or ended
+        is_whole = self.global_step == end or ended
         if is_whole:
             report_untouched()
         return self._logs(self._updates_without_effect.watch if is_whole else None)
+
+    def _calls(self, feed: Feed, end: int, new_window: bool, skipper: BadBatchSkipper | None) -> Iterator[int]:
+        """Trains up to step `end`, call by call; yields the total number of steps done after each."""
+        begin = done = self.global_step
+        if skipper is not None:
+            for done in skipper.steps(self.engine, feed, end - begin, begin, self.window_logs):
+                yield done
+            if done < skipper.until:
+                return
+        if done < end:
+            left = self._steps_left() if new_window else None
+            yield from (done + more for more in self.engine.calls(feed, end - done, left))
 
     def _in_train_data(self, problem: Problem) -> Problem:
         """Returns a problem with one of the keys of the data section under that section."""
@@ -215,7 +220,7 @@ class Trainer:
     def _set_counted_batches(self) -> bool:
         """At the end of a first pass that counts the batches, sets their number; returns whether it was such a pass."""
         stream, feed = self.train_stream, self._train_feed
-        if not isinstance(stream, CountedStream) or not stream.counting or feed is None:
+        if not isinstance(stream, CountedStream) or not stream.is_counting_first_epoch or feed is None:
             return False
         stream.set_batches_per_epoch(int(feed.state()["batch"]))
         if stream.repeat:
@@ -227,7 +232,9 @@ class Trainer:
 
         Waits for the next batch to know.
         """
-        counting = self.train_stream is not None and self.train_stream.counting and self._train_feed is not None
+        counting = (
+            self.train_stream is not None and self.train_stream.is_counting_first_epoch and self._train_feed is not None
+        )
         return counting and self._train_feed.at_end() and self._set_counted_batches()  # type: ignore[union-attr]
 
     @property
@@ -342,9 +349,9 @@ class Trainer:
         stream = dict(self._train_feed.state()) if self._train_feed else {}
         return self.engine.own_state(into, without), {"step": self.global_step, "stream": stream}
 
-    def current_state(self) -> OwnState:
-        """Returns every variable, as this process has it, without a copy: the next step may overwrite it."""
-        return self.engine.current_state()
+    def non_finite(self, state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity; see `Engine.non_finite`."""
+        return self.engine.non_finite(state)
 
     def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned: strictly for training; for evaluation only, the model's part."""
@@ -358,6 +365,14 @@ class Trainer:
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
+
+    def push(self) -> None:
+        """Copies the state to the Keras objects, where either has changed; does not wait for the device."""
+        self.engine.push()
+
+    def pull(self) -> None:
+        """Copies back what has changed in the Keras objects."""
+        self.engine.pull()
 
     @contextlib.contextmanager
     def prefetch_paused(self) -> Iterator[None]:
@@ -396,7 +411,7 @@ class Trainer:
         """Stops prefetching, and copies the state to the Keras objects."""
         if self._train_feed is not None:
             self._train_feed.close()
-        self.engine.push()
+        self.push()
 
     def _streams(self, train_dataset: Any, validation_dataset: Any) -> tuple[Stream | None, Stream | None]:
         """Returns the training and the validation stream; None for one that is not needed."""

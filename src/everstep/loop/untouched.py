@@ -33,13 +33,13 @@ class Untouched:
     def begin(self, kind: str) -> Callable[[], None]:
         """Begins to watch steps of `train` or `validation`, the first time; returns what to call after them."""
         suspects = self._suspects.pop(kind, {})
-        keys = [key for held in suspects.values() for key in held]
+        keys = [key for suspected in suspects.values() for key in suspected]
         before = self._engine.checksums(keys)
 
         def end() -> None:
             after = self._engine.checksums(keys)
-            for message, held in suspects.items():
-                if all(before[key] == after[key] for key in held):
+            for message, suspected in suspects.items():
+                if all(before[key] == after[key] for key in suspected):
                     logger.warning("%s", message)
 
         return end

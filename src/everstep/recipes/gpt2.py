@@ -5,11 +5,13 @@ everstep train text/gpt2_124m task.train_data.input_path=train.bin task.validati
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from everstep.config import register_experiment, register_task
 from everstep.data.text import TextDataConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop import TrainerConfig
 from everstep.recipes.gpt2_config import GPT2ModelConfig
@@ -36,29 +38,19 @@ class GPT2Config(TaskConfig):
         default_factory=lambda: TextDataConfig(global_batch_size=32, is_training=False)
     )
     """Sequences to evaluate on."""
-    generated_sequences: int = 4096
+    generated_sequences: Annotated[int, Ge(1)] = 4096
     """How many sequences are generated to train on, where no file is given; an eighth of it to evaluate on."""
     shipped_text: Literal["", "shakespeare"] = ""
     """A text that comes with everstep, where no file is given: nine plays to train on, and one to evaluate on."""
     generation: GenerationConfig = dataclasses.field(default_factory=GenerationConfig)
     """How text is generated: at evaluations, and by `everstep generate`."""
-    loss_chunk_tokens: int | None = None
+    loss_chunk_tokens: Annotated[int, Ge(1)] | None = None
     """Computes logits, loss and their gradients for so many tokens at a time, without storing logits in float32; None
     for Keras's loss. Smaller numbers need less memory; a number as large as a batch is fastest."""
 
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        counts = {name: getattr(self, name) for name in ("generated_sequences", "loss_chunk_tokens")}
-        wrong = {name: count for name, count in counts.items() if count is not None and count < 1}
-        problems = [Problem(name, "must be at least 1", received=count) for name, count in wrong.items()]
-        problems += [problem for name in ("train_data", "validation_data") for problem in self._other_lengths(name)]
-        if problems:
-            raise UsageError(problems)
+    def _problems(self) -> Iterator[Problem]:
+        yield from self._other_lengths("train_data")
+        yield from self._other_lengths("validation_data")
 
     def _other_lengths(self, section: str) -> Iterator[Problem]:
         """Yields what would make rows of another length than the model's context, which is fixed."""

@@ -23,6 +23,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from everstep.data.formats import NumpyFile
 from everstep.data.text import POSITIONS, SEGMENTS, TOKENS, Tokenizer, make_tokenizer, text_stream
 from everstep.errors import UsageError
 from everstep.recipes.gpt2_config import GPT2ModelConfig
@@ -226,8 +227,8 @@ def read_tokens(path: Any, context: int) -> np.ndarray:
         text = "expected one file of tokens: .npy, or .bin of uint16"
         raise UsageError(text, key="task.train_data.input_path", received=path)
     try:
-        tokens = np.memmap(path, "uint16", "r") if suffix == ".bin" else np.load(path, mmap_mode="r").reshape(-1)
-    except (OSError, ValueError) as error:
+        tokens = np.memmap(path, "uint16", "r") if suffix == ".bin" else _stored_tokens(path)
+    except (OSError, ValueError) as error:  # also what the reader of .npy files raises
         raise UsageError(f"cannot be read: {error}", key="task.train_data.input_path", received=path) from error
     count = (len(tokens) - 1) // context
     if count < 1:
@@ -235,6 +236,11 @@ def read_tokens(path: Any, context: int) -> np.ndarray:
         raise UsageError(text, key="task.train_data.input_path", received=path)
     starts = np.arange(count)[:, None] * context
     return tokens[starts + np.arange(context + 1)].astype("int32")
+
+
+def _stored_tokens(path: str) -> np.ndarray:
+    with NumpyFile(path) as file:
+        return file.read(mapped=True).reshape(-1)
 
 
 def generate_tokens(sequences: int, context: int, vocabulary: int, seed: int) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
 
 from everstep.config import Config, register_experiment, register_task
 from everstep.data.images import ImageDataConfig, find_classes
@@ -20,13 +22,13 @@ _FILES = ("input_path", "image_column", "label_column", "validation_split")
 class ImageModel(Config):
     """A small residual network."""
 
-    filters: int = 16
+    filters: Annotated[int, Ge(1)] = 16
     """Filters of the first stage; each stage has twice as many as the one before."""
-    stages: int = 3
+    stages: Annotated[int, Ge(1)] = 3
     """Stages; each halves height and width."""
-    blocks: int = 1
+    blocks: Annotated[int, Ge(1)] = 1
     """Residual blocks in a stage, of two convolutions each."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of features dropped in training, before the last layer."""
 
 
@@ -51,23 +53,7 @@ class ImageFilesConfig(TaskConfig):
     )
     """The images to evaluate on, in the shape of `train_data`. Without `input_path`: those that training leaves out."""
 
-    def validate(self) -> None:
-        """Checks the network's shape, and that both sections fit together.
-
-        Raises:
-          UsageError: They do not; names the keys.
-        """
-        super().validate()
-        problems = list(self._problems())
-        if problems:
-            raise UsageError(problems)
-
     def _problems(self) -> Iterator[Problem]:
-        for name in ("filters", "stages", "blocks"):
-            if getattr(self.model, name) < 1:
-                yield Problem(f"model.{name}", "must be at least 1", received=getattr(self.model, name))
-        if not 0 <= self.model.dropout < 1:
-            yield Problem("model.dropout", "must be from 0 to below 1", received=self.model.dropout)
         least = 2**self.model.stages
         if self.train_data.size is None:
             yield Problem("train_data.size", "is required")

@@ -1,11 +1,14 @@
 """MNIST: experiments on the shipped data. Imports no Keras; the task is imported when it is created."""
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from everstep.config import Config, register_experiment, register_task
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop import TrainerConfig
 from everstep.task import AugmentationConfig, OwnDataConfig
@@ -18,9 +21,9 @@ class MnistModel(Config):
 
     kind: Literal["mlp", "cnn"] = "mlp"
     """Dense layers on pixels, or convolutions."""
-    units: int = 512
+    units: Annotated[int, Ge(1)] = 512
     """Width of the hidden layer."""
-    dropout: float = 0.2
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.2
     """Share of hidden units dropped in training."""
 
 
@@ -30,7 +33,7 @@ class MnistConfig(OwnDataConfig):
 
     model: MnistModel = dataclasses.field(default_factory=MnistModel)
     """The model's settings."""
-    num_samples: int | None = None
+    num_samples: Annotated[int, Ge(1)] | None = None
     """Use only so many training images; None for all 60,000."""
     train_data: DataConfig = dataclasses.field(
         default_factory=lambda: DataConfig(global_batch_size=128, is_training=True)
@@ -40,23 +43,6 @@ class MnistConfig(OwnDataConfig):
         default_factory=lambda: DataConfig(global_batch_size=1000, is_training=False)
     )
     """The standard test split: 10,000 images."""
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = []
-        if self.num_samples is not None and self.num_samples < 1:
-            wrong.append(Problem("num_samples", "must be at least 1", received=self.num_samples))
-        if self.model.units < 1:
-            wrong.append(Problem("model.units", "must be at least 1", received=self.model.units))
-        if not 0 <= self.model.dropout < 1:
-            wrong.append(Problem("model.dropout", "must be from 0 to below 1", received=self.model.dropout))
-        if wrong:
-            raise UsageError(wrong)
 
 
 @dataclasses.dataclass
@@ -75,28 +61,16 @@ class DistilledMnistConfig(MnistConfig):
 
     teacher: str = ""
     """The trained model: a run, such as one of `mnist/mlp`, or a `.keras` file."""
-    temperature: float = 4.0
+    temperature: Annotated[float, Gt(0)] = 4.0
     """Softens the probabilities that are compared; 1 compares them as they are."""
-    weight: float = 0.9
+    weight: Annotated[float, Ge(0), Le(1)] = 0.9
     """How much the teacher's outputs count, from 0 to 1; the labels count for the rest."""
 
-    def validate(self) -> None:
-        """Checks the numbers, and that there is a teacher.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = []
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         if not self.teacher:
             remedy = "train one, as everstep train mnist/mlp --model-dir runs/teacher, and name its directory"
-            wrong.append(Problem("teacher", "is empty", remedy=remedy))
-        if self.temperature <= 0:
-            wrong.append(Problem("temperature", "must be above 0", received=self.temperature))
-        if not 0 <= self.weight <= 1:
-            wrong.append(Problem("weight", "must be from 0 to 1", received=self.weight))
-        if wrong:
-            raise UsageError(wrong)
+            yield Problem("teacher", "is empty", remedy=remedy)
 
 
 @register_task(MnistConfig)

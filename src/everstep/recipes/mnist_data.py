@@ -4,9 +4,10 @@ from importlib import resources
 
 import numpy as np
 
+from everstep.data.formats import NumpyFile
+
 
 def load_mnist(split: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """Returns images (n, 28, 28) and labels (n,), both uint8, of the standard split `train` or `test`."""
-    with resources.files("everstep.recipes").joinpath("data/mnist.npz").open("rb") as file:
-        arrays = np.load(file, allow_pickle=False)
-        return arrays[f"x_{split}"], arrays[f"y_{split}"]
+    with resources.as_file(resources.files("everstep.recipes") / "data/mnist.npz") as path, NumpyFile(path) as file:
+        return file.read(f"x_{split}"), file.read(f"y_{split}")

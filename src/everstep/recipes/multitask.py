@@ -1,11 +1,12 @@
 """Two tasks on MNIST with one model: which digit it is, and whether it is odd. Imports no Keras."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from everstep.config import Config, register_experiment, register_task
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop import TrainerConfig
 from everstep.task import OwnDataConfig
@@ -19,22 +20,12 @@ class DigitConfig(OwnDataConfig):
 
     target: Literal["digit", "parity"] = "digit"
     """Which of ten digits it is, or whether it is odd."""
-    num_samples: int | None = None
+    num_samples: Annotated[int, Ge(1)] | None = None
     """Use only so many training images; None for all 60,000."""
     train_data: DataConfig = dataclasses.field(default_factory=lambda: DataConfig(global_batch_size=128))
     """The standard training split: 60,000 images."""
     validation_data: DataConfig = dataclasses.field(default_factory=lambda: DataConfig(global_batch_size=1000))
     """The standard test split: 10,000 images."""
-
-    def validate(self) -> None:
-        """Checks the number of samples.
-
-        Raises:
-          UsageError: It cannot be used.
-        """
-        super().validate()
-        if self.num_samples is not None and self.num_samples < 1:
-            raise UsageError([Problem("num_samples", "must be at least 1", received=self.num_samples)])
 
 
 @dataclasses.dataclass

@@ -1,11 +1,12 @@
 """Regression: a curve through noisy points, which are generated. Imports no Keras."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from everstep.config import Config, register_experiment, register_task
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop import TrainerConfig
 from everstep.task import OwnDataConfig
@@ -16,7 +17,7 @@ from everstep.task.optim import OptimizationConfig
 class CurveModel(Config):
     """The network's shape."""
 
-    units: int = 64
+    units: Annotated[int, Ge(1)] = 64
     """Width of both hidden layers."""
 
 
@@ -26,7 +27,7 @@ class SineConfig(OwnDataConfig):
 
     model: CurveModel = dataclasses.field(default_factory=CurveModel)
     """The model's settings."""
-    noise: float = 0.1
+    noise: Annotated[float, Ge(0)] = 0.1
     """Standard deviation of what is added to the training points; the points to evaluate on have none."""
     train_data: DataConfig = dataclasses.field(
         default_factory=lambda: DataConfig(global_batch_size=64, is_training=True)
@@ -36,21 +37,6 @@ class SineConfig(OwnDataConfig):
         default_factory=lambda: DataConfig(global_batch_size=512, is_training=False)
     )
     """512 points on the curve."""
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = []
-        if self.model.units < 1:
-            wrong.append(Problem("model.units", "must be at least 1", received=self.model.units))
-        if self.noise < 0:
-            wrong.append(Problem("noise", "must be at least 0", received=self.noise))
-        if wrong:
-            raise UsageError(wrong)
 
 
 @register_task(SineConfig)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from everstep import storage
+from everstep.data.formats import BadFile, read_parquet
 from everstep.errors import UsageError
 from everstep.evaluation import FORMAT, summarize
 from everstep.report.numbers import finite, group_means, listed
@@ -363,8 +363,8 @@ def _table(path: Path) -> pa.Table | None:
     if not path.is_file():
         return None
     try:
-        return pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+        return read_parquet(path)
+    except BadFile as error:
         raise UsageError(
             f"cannot be read: {error}", key="reports", received=str(path), remedy="evaluate again"
         ) from error

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from everstep.checkpoint import Damaged, arrays, base, manifest, weights_digest
+from everstep.checkpoint import CHECKPOINTS, Damaged, arrays, base, complete_checkpoints, weights_digest
 from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements
+from everstep.run import CODE_DIFF, Record, damage, layouts, read, read_requirements, trained_config
 from everstep.types import CLOCKS
 
 Numbers = dict[int, dict[str, str]]
@@ -40,11 +40,7 @@ class Evidence:
 
     def steps(self) -> list[int]:
         """Returns the steps whose weights are known: those with a checkpoint or a digest in the record."""
-        saved = [
-            int(path.parent.name)
-            for path in self._checkpoints.glob(f"*/{manifest.NAME}")
-            if path.parent.name.isdecimal()
-        ]
+        saved = complete_checkpoints(self._checkpoints)
         ended = [self.record["step"]] if self.record["weights_digest"] else []
         return sorted({*saved, *ended, *map(int, self._recorded)})
 
@@ -57,7 +53,9 @@ class Evidence:
 
     def saved_weights(self, step: int) -> str | None:
         """Returns the digest of the weights in an undamaged checkpoint; None if there is none."""
-        path = self._checkpoints / str(step)
+        path = complete_checkpoints(self._checkpoints).get(step)
+        if path is None:
+            return None
         try:
             on = base.verify(path).base
             if on is not None and on.name:  # the rest of the weights is not in the run
@@ -74,7 +72,7 @@ class Evidence:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
+        return self.directory / CHECKPOINTS
 
     @property
     def _recorded(self) -> dict[str, Any]:
@@ -99,10 +97,9 @@ def examine(directory: Path) -> Evidence:
 
 def _config(directory: Path) -> dict[str, Any]:
     """Returns the configuration of the newest checkpoint: `config.yaml` may have been edited since."""
-    steps = [int(path.name) for path in directory.glob("checkpoints/*") if path.name.isdecimal()]
-    for step in sorted(steps, reverse=True):
+    for path in reversed(complete_checkpoints(directory / CHECKPOINTS).values()):
         try:
-            text = arrays.read_meta(directory / "checkpoints" / str(step))["extra"]["attempt"]["config"]
+            text = trained_config(arrays.read_meta(path))
             return dict(dialect.load(text))
         except Exception:  # Orbax raises many kinds of errors; config.yaml has it, too
             continue

@@ -1,12 +1,18 @@
 """One run: its directory, its record, and the process that trains in it.
 
 record.py                `run.json` and `config.yaml`, over all attempts
+configuration.py         the configuration in `config.yaml` and in checkpoints
+checkpoints.py           the checkpoints of a run
 attempt.py               one attempt: holds the directory, records its progress and its end
+attempt_hooks.py         the hooks of every attempt that trains
 lock.py                  one process per directory, and its heartbeat
 signals.py               signals that stop a run
 preemption.py            notices that the machine is about to be taken away
 processes.py             what several processes do together around a run
 resume_checks.py         what a resumed run may change
+restoring.py             the newest checkpoint, or the initial weights
+announcements.py         what is said on the screen before training, and when it is interrupted
+exporting.py             the export at the end
 trackers.py              the trackers of a run
 environments.py          code, packages, machine and data
 cost.py                  parameters, operations, rates, memory
@@ -27,6 +33,7 @@ from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
     from everstep.run import (
+        announcements,
         cost,
         processes,
         pruning,
@@ -35,10 +42,9 @@ if TYPE_CHECKING:
     )
     from everstep.run.attempt import (
         Attempt,
-        Guard,
-        NoGuard,
-        Progress,
+        guarded,
     )
+    from everstep.run.attempt_hooks import with_attempt_hooks
     from everstep.run.averaged_checkpoint import as_checkpoint
     from everstep.run.checkpoint_selection import (
         FLAG,
@@ -46,7 +52,12 @@ if TYPE_CHECKING:
         choose,
         selected_steps,
     )
-    from everstep.run.cost import Throughput
+    from everstep.run.checkpoints import opened_checkpoints
+    from everstep.run.configuration import (
+        changes_since_newest,
+        config_text,
+        trained_config,
+    )
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
@@ -64,6 +75,7 @@ if TYPE_CHECKING:
         reported_error,
         without_option,
     )
+    from everstep.run.exporting import export_trained
     from everstep.run.kept_work import (
         goodput,
         seconds,
@@ -95,11 +107,9 @@ if TYPE_CHECKING:
         submitted,
     )
     from everstep.run.processes import log_file
-    from everstep.run.profiling import Profile
     from everstep.run.pruning import (
         PruningListener,
         listen_to_trials,
-        pruning_gates,
     )
     from everstep.run.record import (
         OWN_FILES,
@@ -111,11 +121,11 @@ if TYPE_CHECKING:
         read,
         refuse_foreign,
     )
+    from everstep.run.restoring import restore_or_initialize
     from everstep.run.resume_checks import (
         FILES,
         FIRST_BATCH,
         ChangeRefused,
-        accepted_changes,
         allowed_in_python,
         changes_since,
         check_keys,
@@ -129,7 +139,6 @@ if TYPE_CHECKING:
         LiveFacts,
         create_tracker,
         require_trackers,
-        with_samples,
     )
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

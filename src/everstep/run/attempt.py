@@ -9,7 +9,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.checkpoint import WEIGHTS, Digest
 from everstep.config import Change
-from everstep.engine import exactness
+from everstep.engine import backend, exactness
 from everstep.errors import error_text
 from everstep.gang import current_gang
 from everstep.loop import Hook
@@ -22,8 +22,6 @@ from everstep.tracking import ConsoleTracker, LogKind, Tracker
 from everstep.types import State
 
 logger = logging.getLogger(__name__)
-
-_STOP = "a stop"
 
 
 class Guard:
@@ -75,13 +73,13 @@ class Guard:
 
     def stop_requested(self) -> Interrupted | None:
         """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
-        if self._signals.reason is None and (elsewhere := current_gang().requested(_STOP)) is not None:
+        if self._signals.reason is None and (elsewhere := current_gang().requested_stop()) is not None:
             self._signals.adopt(elsewhere)
         if self._signals.reason is None:
             return None
         if not self._notified:
             self._notified = True
-            current_gang().request(_STOP, self._signals.as_text())
+            current_gang().request_stop(self._signals.as_text())
         return self._signals.interrupted()
 
     def stop_agreed(self) -> Interrupted | None:
@@ -90,11 +88,36 @@ class Guard:
         The others then end with the same reason and exit code. What is requested meanwhile counts the next time.
         """
         own = None if self.stop_requested() is None else self._signals.as_text()
-        found = next(filter(None, current_gang().gather(_STOP, own)), None)
+        found = next(filter(None, current_gang().gather("a stop", own)), None)
         if found is None:
             return None
         self._signals.adopt(found)
         return self.stop_requested()
+
+
+@contextlib.contextmanager
+def guarded(run: Run, runtime: Any, compiled: Path | None, trains: bool) -> Iterator["Guard | NoGuard"]:
+    """Locks the directory; removes it again if this attempt created it and failed before its first step.
+
+    Args:
+      run: The run.
+      runtime: The runtime section.
+      compiled: Where compiled programs are kept; None for nowhere.
+      trains: Whether this process trains; one that only evaluates locks nothing.
+    """
+    if not trains:
+        yield NoGuard()
+        return
+    try:
+        kept = contextlib.nullcontext() if compiled is None else backend.keep_compiled(str(compiled))
+        with Guard(run.directory, runtime, run.is_kept) as guard, kept:
+            run.reload()
+            yield guard
+    except Interrupted:  # the next attempt uses what is there: compiled programs, the run's id
+        raise
+    except BaseException:
+        run.discard()
+        raise
 
 
 class NoGuard:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
-from everstep.checkpoint import Damaged, Entry, Retention, manifest
+from everstep.checkpoint import CHECKPOINTS, Damaged, Entry, Retention, complete_checkpoints, manifest, step_of
 from everstep.config import load_file
 from everstep.errors import UsageError
 from everstep.run.layout_registry import loop_directories
@@ -35,7 +35,7 @@ class Chosen:
     @property
     def steps(self) -> list[int]:
         """The steps of the checkpoints, in order."""
-        return [int(path.name) for path in self.paths]
+        return [step for path in self.paths if (step := step_of(path)) is not None]
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ def choose(directory: Path, wanted: str, needs: str = "model") -> Chosen:
     Raises:
       UsageError: The value is invalid, or there is no such checkpoint; lists the steps there are.
     """
-    kept = checkpoints(directory)
+    kept = complete_checkpoints(directory / CHECKPOINTS)
     if wanted == "best":
         return Chosen((_best(directory, kept, needs),))
     return Chosen(tuple(kept[step] for step in selected_steps(wanted, list(kept), str(directory))))
@@ -102,13 +102,6 @@ def _numbers(wanted: str) -> list[int]:
     if len(set(words)) < len(words):
         raise UsageError("a step counts once", key=FLAG, received=wanted, remedy="list each step once")
     return sorted(map(int, words))
-
-
-def checkpoints(directory: Path) -> dict[int, Path]:
-    """Returns the complete checkpoints of a run by step."""
-    folder = directory / "checkpoints"
-    found = folder.glob(f"*/{manifest.NAME}") if folder.is_dir() else ()
-    return {int(path.parent.name): path.parent for path in found if _STEP.fullmatch(path.parent.name)}
 
 
 def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:

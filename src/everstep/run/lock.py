@@ -23,7 +23,7 @@ from typing import Any
 
 import filelock
 
-from everstep import redaction, storage
+from everstep import liveness, redaction, storage
 from everstep.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -173,14 +173,14 @@ def is_held(directory: storage.PathLike) -> bool:
     """Returns whether a process holds the lock of a directory, without disturbing it.
 
     The process that takes the lock writes a record beside it. Without a record, or with that of a dead process, the
-    lock is free. If a process with the recorded number is alive, the lock itself is tried, because the number may have
-    been reused; the holder does not notice. The record of a process on another machine is trusted.
+    lock is free. If the recorded process may be alive, the lock itself is tried; the holder does not notice. The record
+    of a process on another machine is trusted.
     """
     with contextlib.suppress(UsageError, OSError, KeyError, TypeError, ValueError):
-        record = storage.read_json(Path(directory) / _HOLDER)
+        record = dict(storage.read_json(Path(directory) / _HOLDER))
         if record["host"] != socket.gethostname():
             return True
-        return _is_alive(int(record["pid"])) and _is_locked(Path(directory) / _LOCK)
+        return not liveness.is_gone(record, number_suffices=True) and liveness.is_locked(Path(directory) / _LOCK)
     return False
 
 
@@ -189,8 +189,8 @@ def _holder(directory: Path) -> str:
     deadline = time.monotonic() + _SECONDS_TO_SIGN
     while time.monotonic() < deadline:
         with contextlib.suppress(UsageError, KeyError, TypeError, ValueError):
-            record = storage.read_json(directory / _HOLDER)
-            if record["host"] != socket.gethostname() or _is_alive(int(record["pid"])):
+            record = dict(storage.read_json(directory / _HOLDER))
+            if not liveness.is_gone(record, number_suffices=True):
                 return f"process {record['pid']} on host {record['host']} since {record['since']} ({record['command']})"
         time.sleep(0.05)
     return "another process"
@@ -198,40 +198,7 @@ def _holder(directory: Path) -> str:
 
 def _this_process() -> dict[str, Any]:
     return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
+        **liveness.process_identity(),
         "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": redaction.text(shlex.join(sys.argv)),
     }
-
-
-try:
-    import fcntl
-except ImportError:  # not on every platform
-    fcntl = None  # type: ignore[assignment]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # a process of another user
-        return True
-    return True
-
-
-def _is_locked(path: Path) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)  # releases what was just taken
-    return False

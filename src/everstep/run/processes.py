@@ -17,7 +17,7 @@ from typing import Any
 from everstep import storage
 from everstep.checkpoint import require_visible
 from everstep.errors import UsageError
-from everstep.gang import Gang
+from everstep.gang import Gang, barrier, different_values, require_same
 from everstep.run import resume_checks
 
 FOLDER = "processes"
@@ -59,7 +59,7 @@ def meet(gang: Gang, run: Any, shared: Path, mode: Any, trains: bool) -> None:
         storage.write_json(path, {"token": token, "members": members})
     token = gang.share("the directory", token)
     require_visible(path, gang, lambda: token in path.read_text("utf-8"))
-    gang.barrier("the directory is seen")
+    barrier(gang, "the directory is seen")
 
 
 def agree_on_program(gang: Gang, config: str, run: Any) -> None:
@@ -70,15 +70,15 @@ def agree_on_program(gang: Gang, config: str, run: Any) -> None:
     """
     if gang.size == 1:
         return
-    if texts := gang.differing("the configuration", config):
+    if texts := different_values(gang, "the configuration", config):
         other = next(rank for rank, text in enumerate(texts) if text != texts[0])
         raise UsageError(
             f"the configuration differs between the processes: {_difference(texts[0], texts[other])}, "
             f"on rank 0 and {gang.members[other]}",
             remedy="start every process with the same command",
         )
-    gang.agree("the packages", resume_checks.packages(), remedy="install the same versions everywhere")
-    gang.agree("the code", run.code(), remedy="start every process from the same code")
+    require_same(gang, "the packages", resume_checks.packages(), remedy="install the same versions everywhere")
+    require_same(gang, "the code", run.code(), remedy="start every process from the same code")
 
 
 def agree_on_data(gang: Gang, trainer: Any) -> None:
@@ -91,7 +91,7 @@ def agree_on_data(gang: Gang, trainer: Any) -> None:
         return
     for kind, found in resume_checks.data_fingerprints(trainer).items():
         key = f"task.{kind}_data"
-        gang.agree("the data", found, key=key, remedy="every process must read the same data in the same order")
+        require_same(gang, "the data", found, key=key, remedy="every process must read the same data in the same order")
 
 
 def _difference(one: str, other: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everstep import redaction, storage
-from everstep.checkpoint import weights_digest
+from everstep.checkpoint import newest_step, weights_digest
 from everstep.errors import UsageError
 from everstep.gang import current_gang
 from everstep.run.environments import (
@@ -343,10 +343,8 @@ class Run:
 
     def _has_steps(self) -> bool:
         # A checkpoint beyond step 0 proves work, whatever the record says.
-        checkpoints = self.directory / "checkpoints"
-        saved = checkpoints.iterdir() if checkpoints.is_dir() else ()
         computed = any(attempt.get("first_step") for attempt in self.record["attempts"])
-        return self.step > 0 or computed or any(entry.name.isdigit() and int(entry.name) > 0 for entry in saved)
+        return self.step > 0 or computed or bool(newest_step(self.directory))
 
     def _attempt(self, step: int) -> Record:
         times = {"started": self._opened, "first_step": None, "ended": None}

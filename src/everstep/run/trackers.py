@@ -10,8 +10,10 @@ from typing import Any
 from everstep import redaction
 from everstep.data import first_samples, how_to_feed_faster, nest
 from everstep.evaluation import host_array, picture
+from everstep.gang import Gang
 from everstep.loop import Hook, random_state
 from everstep.run.attempt import Attempt
+from everstep.run.cost import Throughput
 from everstep.run.kept_work import goodput
 from everstep.run.record import Run
 from everstep.task import unpack
@@ -26,6 +28,7 @@ from everstep.tracking import (
     MlflowNames,
     MlflowTracker,
     MultiTracker,
+    NoopTracker,
     SampleFiles,
     TensorBoardTracker,
     TrackedRun,
@@ -37,6 +40,7 @@ from everstep.tracking import (
     make_target,
     make_trackers,
     require_package,
+    system_metrics,
     trial_name,
 )
 
@@ -136,11 +140,12 @@ def images_or_text(name: str, value: Any, most: int) -> tuple[str, list[Any], Se
 
 
 def require_trackers(config: TrackingConfig) -> None:
-    """Checks that the configured trackers are installed, before anything is built.
+    """Checks that the configured trackers, and what reads the machine, are installed, before anything is built.
 
     Raises:
       UsageError: A package is missing, or no tracker has that name.
     """
+    system_metrics.require(config.system_seconds)
     for offered in TRACKERS:
         if offered.is_on(config):
             offered.require()
@@ -148,11 +153,18 @@ def require_trackers(config: TrackingConfig) -> None:
 
 
 def create_tracker(
-    run: Run, params: Any, console: ConsoleTracker, attempt: Attempt | None, save_summary: bool, trainer: Any
+    gang: Gang,
+    run: Run,
+    params: Any,
+    console: ConsoleTracker,
+    attempt: Attempt | None,
+    save_summary: bool,
+    trainer: Any,
 ) -> Tracker:
-    """Returns one tracker for all of them, off the training thread.
+    """Returns one tracker for all of them, off the training thread; of several processes the first one writes.
 
     Args:
+      gang: The processes that train the run.
       run: The run.
       params: The experiment's configuration.
       console: The tracker that prints.
@@ -164,6 +176,8 @@ def create_tracker(
       UsageError: One of them cannot be created.
     """
     config = params.trainer
+    if not gang.is_first:
+        return _with_samples(NoopTracker(), trainer, config.tracking, save_summary)
     sinks: list[Tracker] = [console]
     if save_summary:
         sinks.append(TensorBoardTracker(run.directory, config.validation_summary_subdir))
@@ -174,10 +188,11 @@ def create_tracker(
         sinks.append(DataWaitAdvice(lambda: how_to_feed_faster(trainer.train_stream)))
     if save_summary and attempt is not None:
         sinks += _configured(run, config.tracking, params)
-    return with_samples(BackgroundTracker(MultiTracker(sinks)), trainer, config.tracking, save_summary)
+    written = _with_samples(BackgroundTracker(MultiTracker(sinks)), trainer, config.tracking, save_summary)
+    return Throughput(written, trainer)
 
 
-def with_samples(tracker: Tracker, trainer: Any, config: TrackingConfig, save_summary: bool) -> Tracker:
+def _with_samples(tracker: Tracker, trainer: Any, config: TrackingConfig, save_summary: bool) -> Tracker:
     """Returns a tracker that also gets samples and histograms, if they are configured.
 
     Every process needs one, also if it writes nothing: all of them take part where a divided model is read.

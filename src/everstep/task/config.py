@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Lt
 
 from everstep.config import Config, Declined
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 
 
 @dataclasses.dataclass
@@ -39,16 +41,10 @@ class TaskConfig(Config):
 class OwnDataConfig(TaskConfig):
     """Base for tasks that provide their own data and do not read the data sections."""
 
-    def validate(self) -> None:
-        """Checks that no other data is configured.
-
-        Raises:
-          UsageError: A data section names data to read.
-        """
-        super().validate()
-        problems = [*_unread("train_data", self.train_data), *_unread("validation_data", self.validation_data)]
-        if problems:
-            raise UsageError(problems)
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
+        yield from _unread("train_data", self.train_data)
+        yield from _unread("validation_data", self.validation_data)
 
 
 def _unread(section: str, data: DataConfig) -> Iterator[Problem]:
@@ -68,58 +64,25 @@ class AugmentationConfig(Config):
 
     flip: Literal["horizontal", "vertical", "horizontal_and_vertical"] | None = None
     """Mirror half of the images, for classes that mirroring does not change."""
-    rotation: float = 0.0
+    rotation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Rotate by up to this fraction of a full circle, either way: 0.05 is 18 degrees."""
-    translation: float = 0.0
+    translation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Shift by up to this fraction of height and width."""
-    zoom: float = 0.0
+    zoom: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Enlarge or shrink by up to this fraction."""
-
-    def validate(self) -> None:
-        """Checks the fractions.
-
-        Raises:
-          UsageError: One is not from 0 to below 1; names the key.
-        """
-        super().validate()
-        fractions = {name: getattr(self, name) for name in ("rotation", "translation", "zoom")}
-        problems = [
-            Problem(name, "must be from 0 to below 1", received=value)
-            for name, value in fractions.items()
-            if not 0 <= value < 1
-        ]
-        if problems:
-            raise UsageError(problems)
 
 
 @dataclasses.dataclass
 class GenerationConfig(Config):
     """How a language model writes text: at evaluations, and by `everstep generate`."""
 
-    max_tokens: int = 64
+    max_tokens: Annotated[int, Ge(1)] = 64
     """How many tokens to write at most."""
-    prompt_tokens: int = 16
+    prompt_tokens: Annotated[int, Ge(1)] = 16
     """How many tokens of a validation text are the prompt, where the data has no prompts of its own."""
-    temperature: float = 0.0
+    temperature: Annotated[float, Ge(0)] = 0.0
     """0 takes the most likely token; 1 draws tokens by their probability, less prefers likely ones."""
-    top_k: int | None = None
+    top_k: Annotated[int, Ge(1)] | None = None
     """Draws only from so many of the most likely tokens. None: from all."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     """What is drawn; the same seed gives the same text."""
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        least = {"max_tokens": 1, "prompt_tokens": 1, "temperature": 0, "top_k": 1, "seed": 0}
-        given = {name: getattr(self, name) for name in least}
-        problems = [
-            Problem(name, f"must be at least {least[name]}", received=value)
-            for name, value in given.items()
-            if value is not None and value < least[name]
-        ]
-        if problems:
-            raise UsageError(problems)

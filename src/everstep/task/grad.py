@@ -215,9 +215,10 @@ _skipping = threading.local()
 
 @contextlib.contextmanager
 def gradients_skipped() -> Iterator[None]:
-    """Makes `value_and_grad` return zeros as gradients on JAX, without deriving them, for a trace that is thrown away.
+    """Makes `value_and_grad` return zeros as gradients, without deriving them, for a trace that is thrown away.
 
     What a step creates, uses and logs does not depend on them, and to derive them takes most of a trace's time.
+    PyTorch, which traces nothing, and replicas on TensorFlow derive them all the same.
     """
     before = getattr(_skipping, "now", False)
     _skipping.now = True
@@ -363,6 +364,11 @@ def _tensorflow_value_and_grad(loss_fn: Callable[[], Any], variables: list, opti
     import tensorflow as tf
 
     share = current_share()
+    if getattr(_skipping, "now", False) and share is None:
+        loss, value = _split(loss_fn())
+        if _scale(loss, optimizer).shape.rank == 0:
+            return value, [tf.zeros_like(variable.value) for variable in variables]
+
     with tf.GradientTape() as tape, losses_divided_by_keras(False):
         loss, value = _split(loss_fn())
         scaled = shared(_scale(loss, optimizer), share) if share else _scale(loss, optimizer) * 1.0
@@ -530,7 +536,7 @@ def _tensorflow_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list, x
     return carry, outputs.stack()
 
 
-_VALUE_AND_GRAD = {
+_VALUE_AND_GRAD: dict[str, Callable[..., tuple[Any, list]]] = {
     "tensorflow": _tensorflow_value_and_grad,
     "jax": _jax_value_and_grad,
     "torch": _torch_value_and_grad,

@@ -4,10 +4,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from everstep.config import Config
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 
 SERVERS = ("mlflow", "wandb")
 """The keys that turn on a tracker on a server; a run that is repeated to be compared turns them off."""
@@ -38,34 +40,20 @@ class TrackingConfig(Config):
     """Whether to write `metrics.jsonl`: a JSON object on a line of its own for each call of `log`."""
     others: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Trackers of installed packages, by the name of their entry point in `everstep.trackers`, with their settings."""
-    samples: int = 0
+    samples: Annotated[int, Ge(0)] = 0
     """How many samples of the validation data to log at each evaluation, as the task's `show` returns them. 0: none."""
     norms: bool = False
     """Whether to log the norms of the gradients and of the weights."""
-    histogram_interval: int = 0
+    histogram_interval: Annotated[int, Ge(0)] = 0
     """Log histograms of the weights at loops' ends that are multiples of this. 0: never."""
     system_seconds: float = 0.0
     """Seconds between two readings of the machine (CPU, memory, disk, GPUs), for the trackers. 0: none."""
 
-    def validate(self) -> None:
-        """Checks the numbers and names.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        if problems := list(_problems(self)):
-            raise UsageError(problems)
-
-
-def _problems(config: TrackingConfig) -> Iterator[Problem]:
-    for name in ("samples", "histogram_interval"):
-        if (value := getattr(config, name)) < 0:
-            yield Problem(name, "must be at least 0", received=value)
-    for name in ("wandb_project", "wandb_entity"):
-        value = getattr(config, name)
-        if _NOT_IN_PROJECTS.search(value):
-            yield Problem(name, "must not contain / \\ # ? % :", received=value)
-    if config.system_seconds and not _LEAST_SECONDS <= config.system_seconds < math.inf:
-        text = f"must be 0 for none, or at least {_LEAST_SECONDS}"
-        yield Problem("system_seconds", text, received=config.system_seconds)
+    def _problems(self) -> Iterator[Problem]:
+        for name in ("wandb_project", "wandb_entity"):
+            value = getattr(self, name)
+            if _NOT_IN_PROJECTS.search(value):
+                yield Problem(name, "must not contain / \\ # ? % :", received=value)
+        if self.system_seconds and not _LEAST_SECONDS <= self.system_seconds < math.inf:
+            text = f"must be 0 for none, or at least {_LEAST_SECONDS}"
+            yield Problem("system_seconds", text, received=self.system_seconds)

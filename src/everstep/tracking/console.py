@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import io
 import sys
 import threading
@@ -70,7 +69,7 @@ class ConsoleTracker(Tracker):
       clock: Seconds; for the rate and the time left.
       history: The `history.csv` of the run, to show what earlier attempts have logged.
       facts: Called with the step, by the drawing thread, whenever the display is drawn; has to be cheap.
-      position: Returns what a line says of its step; by default its number.
+      position: Returns what a line says of its step; its number where that is empty.
     """
 
     def __init__(
@@ -80,10 +79,10 @@ class ConsoleTracker(Tracker):
         clock: Callable[[], float] = time.monotonic,
         history: Path | None = None,
         facts: Callable[[int], Facts] = lambda step: Facts(),
-        position: Callable[[int], str] | None = None,
+        position: Callable[[int], str] = lambda step: "",
     ) -> None:
         self._total_steps = total_steps
-        self._position = position or functools.partial(_step_position, total=total_steps)
+        self._position = position
         self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
         self._clock = clock
         self._history = history
@@ -176,7 +175,7 @@ class ConsoleTracker(Tracker):
                 print(line, file=self._out, flush=True)
 
     def _line(self, step: int, values: Mapping[str, float], kind: LogKind) -> str:
-        parts = [_LABELS[kind], self._position(step)]
+        parts = [_LABELS[kind], self._position(step) or _step_position(step, self._total_steps)]
         parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []
         shown = {name: value for name, value in values.items() if name not in CLOCKS or name == "eval_seconds"}

@@ -3,7 +3,7 @@
 Everything that is sent can be repeated: MLflow drops a metric point that is the same in name, value, time and step,
 accepts a parameter again with the same value, and the run is searched by its tag before it is created.
 
-What cannot be sent stays in the spool; the sender of `spool.py` tries again until the server answers.
+What cannot be sent stays in the spool; the sender of `delivery.py` tries again until the server answers.
 """
 
 import contextlib

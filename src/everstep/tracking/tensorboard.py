@@ -24,7 +24,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from everstep import redaction, storage
-from everstep.data import whole_frames
+from everstep.data.formats import whole_frames
 from everstep.tracking.appending import append
 from everstep.tracking.samples import histogram, png
 from everstep.tracking.tracker import LogKind, Tracker, plain

@@ -8,20 +8,33 @@ import contextlib
 import dataclasses
 import math
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
-from everstep.data import load_tensorflow
-from everstep.data.images import MODES, SUFFIXES, BadImage, decode, upright_size
+from everstep.data.formats import (
+    CSV_SUFFIXES,
+    MODES,
+    PARQUET_SUFFIXES,
+    RECORD_SUFFIXES,
+    SUFFIXES,
+    BadFile,
+    CsvOptions,
+    FeatureValues,
+    NumpyFile,
+    StoredRows,
+    as_bad_file,
+    decode,
+    open_csv,
+    open_parquet,
+    upright_size,
+)
+from everstep.data.tfrecord import read_columns, read_examples
 from everstep.errors import NOTHING, UsageError
 from everstep.evaluation import host_array
 
@@ -29,6 +42,15 @@ _KEY = "--input"
 
 Rows = tuple[Sequence[Any], list[np.ndarray]]
 """A batch: the ids of its samples, and an array for each of the model's inputs."""
+
+
+@contextlib.contextmanager
+def _naming(path: Path, what: str = "cannot be read:") -> Iterator[None]:
+    """Inside the block, the error of a reader becomes one that names the file."""
+    try:
+        yield
+    except BadFile as error:
+        raise UsageError(f"{what} {error}", key=_KEY, received=str(path)) from error
 
 
 class InputSource(Protocol):
@@ -174,7 +196,7 @@ class _NamedArrays:
                 ids = arrays[self._ids].take(many).tolist() if self._ids else range(start, start + many)
                 yield ids, rows
 
-    def _open(self) -> contextlib.AbstractContextManager[Mapping[str, "_FileRows | _MemoryRows"]]:
+    def _open(self) -> contextlib.AbstractContextManager[Mapping[str, "StoredRows | _MemoryRows"]]:
         """Opens the arrays at their first rows, by name."""
         raise NotImplementedError
 
@@ -196,19 +218,9 @@ class ArrayFile(_NamedArrays):
         super().__init__(specs, without, path.name, str(path))
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[dict[str, "_FileRows"]]:
-        try:
-            with contextlib.ExitStack() as stack:
-                if self._path.suffix.lower() == ".npy":
-                    yield {"": _FileRows(stack.enter_context(open(self._path, "rb")))}
-                    return
-                archive = stack.enter_context(zipfile.ZipFile(self._path))
-                names = [name for name in archive.namelist() if name.endswith(".npy")]
-                yield {name[:-4]: _FileRows(stack.enter_context(archive.open(name))) for name in names}
-        except UsageError:
-            raise
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"cannot be read: {error}", key=_KEY, received=str(self._path)) from error
+    def _open(self) -> Iterator[dict[str, StoredRows]]:
+        with _naming(self._path), NumpyFile(self._path) as file:
+            yield {name: file.rows(name) for name in file.names}
 
 
 class MemoryArrays(_NamedArrays):
@@ -254,39 +266,13 @@ class _MemoryRows:
         return self._array[self._next - rows : self._next]
 
 
-class _FileRows:
-    """An array in a file, row after row."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        self.shape, fortran, self.dtype = read(file)
-        if self.dtype.hasobject:
-            raise UsageError(
-                "an array in it holds Python objects, which are not loaded", key=_KEY, remedy="save numbers or text"
-            )
-        if not self.shape or (fortran and len(self.shape) > 1):
-            raise UsageError(
-                "an array in it has no rows", key=_KEY, remedy="save it in C order, samples along the first axis"
-            )
-
-    def take(self, rows: int) -> np.ndarray:
-        """Returns the next rows."""
-        shape = (rows, *self.shape[1:])
-        wanted = int(np.prod(shape)) * self.dtype.itemsize
-        data = self._file.read(wanted)
-        if len(data) < wanted:
-            raise ValueError("the file ends before its last row")
-        return np.frombuffer(data, self.dtype).reshape(shape)
-
-
 def _choose(names: Sequence[str], specs: Sequence[Spec], usual: Sequence[str], received: Any) -> list[str]:
     """Returns the array or feature for each input: the one with the input's name, or the only possible one."""
     if all(spec.name in names for spec in specs):
         return [spec.name for spec in specs]
-    if len(specs) == 1 and (found := list(names) if len(names) == 1 else [name for name in usual if name in names]):
-        return found[:1]
+    possible = list(names) if len(names) == 1 else [name for name in usual if name in names]
+    if len(specs) == 1 and possible:
+        return possible[:1]
     raise UsageError(
         f"has {', '.join(names)}, but the model takes {', '.join(spec.name for spec in specs)}",
         key=_KEY,
@@ -337,10 +323,8 @@ class ImageFolder:
             yield [path.relative_to(self._folder).as_posix() for path in some], [self._spec.cast(arrays)]
 
     def _check(self, path: Path) -> None:
-        try:
+        with _naming(path, "the image"):
             width, height = upright_size(path)
-        except BadImage as error:
-            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
         fits = all(want in (None, size) for want, size in zip(self._spec.shape, (height, width), strict=False))
         if not fits and not self._resize:
             raise UsageError(
@@ -351,10 +335,8 @@ class ImageFolder:
             )
 
     def _pixels(self, path: Path) -> np.ndarray:
-        try:
-            pixels = decode(path.read_bytes(), self._channels)
-        except (BadImage, OSError) as error:
-            raise UsageError(f"the image {error}", key=_KEY, received=str(path)) from error
+        with _naming(path, "the image"):
+            pixels = decode(_content(path), self._channels)
         height, width = self._spec.shape[:2]
         if self._resize and height and width and pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
@@ -362,10 +344,16 @@ class ImageFolder:
         return array[..., None] if len(self._spec.shape) == 3 and array.ndim == 2 else array
 
 
-RECORDS = (".tfrecord", ".tfrecords", ".tfrec")
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"cannot be read: {error.strerror}") from error
+
+
 _USUAL_FEATURES = ("x", "inputs", "image", "image/encoded", "image_raw")
 _RECORD_ID = "id"
-_KINDS = {"float_list": "float32", "int64_list": "int64", "bytes_list": "string"}
+_TYPES = {"float": "float32", "int64": "int64", "bytes": "string"}
 
 
 class RecordFiles:
@@ -381,70 +369,57 @@ class RecordFiles:
     """
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
-        self._tf = load_tensorflow("reading TFRecord files")
         self._path, self._specs = path, list(specs)
         self.count: int | None = None
-        first = self._first()
-        self._has_id = _RECORD_ID in first and _RECORD_ID not in [spec.name for spec in specs]
+        first = next(read_examples(str(path), key=_KEY), None)
+        if first is None:
+            raise UsageError("contains no records", key=_KEY, received=str(path))
         candidates = sorted(name for name in first if name not in (*without, _RECORD_ID))
         self._names = _choose(candidates, specs, _USUAL_FEATURES, str(path))
-        self._parsed = {
-            name: self._feature(spec, name, *first[name]) for spec, name in zip(specs, self._names, strict=True)
+        self._columns = {
+            name: self._column(spec, name, first[name]) for spec, name in zip(specs, self._names, strict=True)
         }
+        self._has_id = _RECORD_ID in first and _RECORD_ID not in [spec.name for spec in specs]
         if self._has_id:
-            self._parsed[_RECORD_ID] = self._tf.io.FixedLenFeature([], _KINDS[first[_RECORD_ID][0]])
+            self._columns[_RECORD_ID] = first[_RECORD_ID].kind, ()
 
     def batches(self, size: int) -> Iterator[Rows]:
         """Yields all examples in order, at most `size` at a time."""
-        tf, done = self._tf, 0
-        try:
-            for serialized in tf.data.TFRecordDataset(str(self._path)).batch(size):
-                parsed = tf.io.parse_example(serialized, self._parsed)
-                count = int(serialized.shape[0])
-                ids: Sequence[Any] = range(done, done + count)
-                if self._has_id:
-                    ids = [
-                        value.decode() if isinstance(value, bytes) else value
-                        for value in parsed[_RECORD_ID].numpy().tolist()
-                    ]
-                done += count
-                yield ids, [self._array(s, parsed[n]) for s, n in zip(self._specs, self._names, strict=True)]
-        except tf.errors.OpError as error:
-            reason = (str(error.message).splitlines() or [""])[0][:200]
-            raise UsageError(f"after record {done}: {reason}", key=_KEY, received=str(self._path)) from error
+        done = 0
+        for columns in read_columns(str(self._path), self._columns, size, _KEY):
+            arrays = [self._array(spec, columns[name]) for spec, name in zip(self._specs, self._names, strict=True)]
+            ids: Sequence[Any] = range(done, done + len(arrays[0]))
+            if self._has_id:
+                given = columns[_RECORD_ID].tolist()
+                ids = [value.decode() if isinstance(value, bytes) else value for value in given]
+            done += len(arrays[0])
+            yield ids, arrays
 
-    def _first(self) -> dict[str, tuple[str, int]]:
-        """Returns the features of the first example, each with its kind and its number of values."""
-        tf = self._tf
-        try:
-            record = next(iter(tf.data.TFRecordDataset(str(self._path)).take(1)), None)
-            example = tf.train.Example.FromString(record.numpy()) if record is not None else None
-        except Exception as error:  # TensorFlow and the parser raise many kinds
-            raise UsageError(f"contains no examples: {str(error)[:200]}", key=_KEY, received=str(self._path)) from error
-        if example is None:
-            raise UsageError("contains no records", key=_KEY, received=str(self._path))
-        kinds = {name: (feature.WhichOneof("kind"), feature) for name, feature in example.features.feature.items()}
-        return {name: (kind, len(getattr(f, kind).value)) for name, (kind, f) in kinds.items() if kind}
+    def _column(self, spec: Spec, name: str, feature: FeatureValues) -> tuple[str, Sequence[int]]:
+        """Returns the kind and the shape of a feature; refuses one that does not fit the model's input."""
+        kind, count = feature.kind, len(feature.values)
+        is_image = kind == "bytes" and spec.dtype != "string" and len(spec.shape) == 3
+        if is_image and spec.shape[2] in (None, *MODES) and count == 1:
+            return kind, ()
+        is_text, is_whole = spec.dtype == "string", spec.dtype.startswith(("int", "uint", "bool"))
+        fits = {"bytes": is_text, "int64": not is_text, "float": not is_text and not is_whole}
+        if fits[kind] and spec.size == count:
+            return kind, [size or 0 for size in spec.shape]
+        raise UsageError(
+            f"the feature {name!r} has {count} values of {_TYPES[kind]}, but the model's input {spec.name!r} "
+            f"takes {spec}",
+            key=_KEY,
+            received=str(self._path),
+        )
 
-    def _feature(self, spec: Spec, name: str, kind: str, count: int) -> Any:
-        """Returns how to parse a feature; refuses one that does not fit the model's input."""
-        if kind == "bytes_list" and (spec.dtype == "string" or len(spec.shape) == 3):
-            return self._tf.io.FixedLenFeature([] if spec.dtype != "string" else list(spec.shape), "string")
-        is_float = not spec.dtype.startswith(("int", "uint", "bool", "string"))
-        fits = kind == "int64_list" or (kind == "float_list" and is_float)
-        if not fits or spec.dtype == "string" or spec.size not in (None, count) or None in spec.shape:
-            raise UsageError(
-                f"the feature {name!r} has {count} values of {_KINDS[kind]}, but the model's input {spec.name!r} "
-                f"takes {spec}",
-                key=_KEY,
-                received=str(self._path),
-            )
-        return self._tf.io.FixedLenFeature([int(size or 0) for size in spec.shape], _KINDS[kind])
+    def _array(self, spec: Spec, values: np.ndarray) -> np.ndarray:
+        is_encoded = values.dtype == object and spec.dtype != "string"
+        return self._decoded(spec, values.tolist()) if is_encoded else spec.cast(values)
 
-    def _array(self, spec: Spec, values: Any) -> np.ndarray:
-        if spec.dtype == "string" or values.dtype != self._tf.string:
-            return spec.cast(values.numpy())
-        images = [self._tf.io.decode_image(one, channels=spec.shape[2] or 0, expand_animations=False) for one in values]
+    def _decoded(self, spec: Spec, encoded: Sequence[bytes]) -> np.ndarray:
+        with _naming(self._path, "the image of a record"):
+            pixels = [np.asarray(decode(data, spec.shape[2])) for data in encoded]
+        images = [array[..., None] if array.ndim == 2 else array for array in pixels]
         misfits = [
             image for image in images if any(w not in (None, s) for w, s in zip(spec.shape, image.shape, strict=True))
         ]
@@ -454,11 +429,10 @@ class RecordFiles:
                 key=_KEY,
                 received=str(self._path),
             )
-        return spec.cast(np.stack([image.numpy() for image in images]))
+        return spec.cast(np.stack(images))
 
 
 _TABLE_ID = "id"
-_BUFFER = 1 << 20
 
 
 class TableFile:
@@ -475,9 +449,8 @@ class TableFile:
 
     def __init__(self, path: Path, specs: Sequence[Spec], without: Sequence[str] = ()) -> None:
         self._path, self._specs = path, list(specs)
-        with self._readable():
-            schema = self._schema()
-            self.count = None if self._is_text else pq.read_metadata(path).num_rows
+        with _naming(path):
+            schema, self.count = self._schema()
         self._id = next((name for name in schema.names if name.lower() == _TABLE_ID), None)
         unknown = [name for name in without if name not in schema.names]
         if unknown:
@@ -496,7 +469,7 @@ class TableFile:
     def batches(self, size: int) -> Iterator[Rows]:
         """Yields all rows in order, at most `size` at a time."""
         done = 0
-        with self._readable():
+        with _naming(self._path):
             for read in self._read(size):
                 for start in range(0, read.num_rows, size):
                     batch = read.slice(start, size)
@@ -510,29 +483,25 @@ class TableFile:
 
     @property
     def _is_text(self) -> bool:
-        return not self._path.name.lower().endswith((".parquet", ".pq"))
+        return not self._path.name.lower().endswith(PARQUET_SUFFIXES)
 
-    def _schema(self) -> pa.Schema:
-        if not self._is_text:
-            return pq.read_schema(self._path)
-        with self._csv(pacsv.ConvertOptions()) as reader:
-            return reader.schema
+    def _schema(self) -> tuple[pa.Schema, int | None]:
+        """Returns the columns, and the number of rows where it is known."""
+        if self._is_text:
+            with open_csv(self._path, CsvOptions()) as reader:
+                return reader.schema, None
+        with open_parquet(self._path) as file:
+            return file.schema_arrow, file.metadata.num_rows
 
     def _read(self, size: int) -> Iterator[pa.RecordBatch]:
         """Yields the columns that are used, some rows at a time: memory does not grow with the file."""
-        if not self._is_text:
-            # Arrow's defaults would hold the whole file, and without a buffer a whole row group.
-            with pq.ParquetFile(self._path, pre_buffer=False, buffer_size=_BUFFER) as file:
+        if self._is_text:
+            # The types of columns are given: Arrow would infer them from the first rows.
+            with open_csv(self._path, CsvOptions(self._used, self._types)) as reader:
+                yield from reader
+        else:
+            with open_parquet(self._path) as file, as_bad_file():
                 yield from file.iter_batches(size, columns=self._used)
-            return
-        with self._csv(pacsv.ConvertOptions(column_types=self._types, include_columns=self._used)) as reader:
-            yield from reader
-
-    def _csv(self, options: pacsv.ConvertOptions) -> Any:
-        """Opens the file; Arrow would infer a column's type from the first rows, so `options` specifies it."""
-        delimiter = "\t" if ".tsv" in self._path.name.lower() else ","
-        parsing = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-        return pacsv.open_csv(self._path, parse_options=parsing, convert_options=options)
 
     def _columns_of(self, spec: Spec, names: list[str]) -> list[str]:
         """Returns the columns that make up an input."""
@@ -575,14 +544,6 @@ class TableFile:
                 f"rows {first} and following: the values do not form {spec}", key=_KEY, received=str(self._path)
             ) from None
 
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise UsageError(f"cannot be read: {reason}", key=_KEY, received=str(self._path)) from error
-
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -615,9 +576,6 @@ def _brief(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
-_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
-
-
 def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> InputSource:
     """Opens data of any supported kind.
 
@@ -648,9 +606,9 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
     name = place.name.lower()
     if name.endswith((".npy", ".npz")):
         return ArrayFile(place, specs, without)
-    if name.endswith(_TABLES):
+    if name.endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)):
         return TableFile(place, specs, without)
-    if name.endswith(RECORDS):
+    if name.endswith(RECORD_SUFFIXES):
         return RecordFiles(place, specs, without)
     if name.endswith(SUFFIXES):
         return ImageFolder(place, specs, resize)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.remote import remote_program
 
+from everstep.checkpoint import complete_checkpoints
 from everstep.cli.main import main
 from everstep.errors import UsageError
-from everstep.run.checkpoint_selection import checkpoints, choose
+from everstep.run.checkpoint_selection import choose
 from everstep.trained.finding import local_run
 
 
@@ -18,11 +19,11 @@ def test_only_the_requested_steps_are_fetched(place, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     url = place.url()
     remote_program.train(url)
-    assert sorted(checkpoints(Path(local_run(url)))) == [12]
+    assert list(complete_checkpoints(Path(local_run(url), "checkpoints"))) == [12]
     with pytest.raises(UsageError, match=rf"'{url}' has no step 5: there are: 4, 8, 12"):
         local_run(url, "5")
     found = Path(local_run(url, "4,12"))
-    assert sorted(checkpoints(found)) == [4, 12]
+    assert list(complete_checkpoints(found / "checkpoints")) == [4, 12]
     assert choose(found, "4,12").steps == [4, 12]
     assert choose(Path(local_run(url, "last:3")), "last:3").steps == [4, 8, 12]
 

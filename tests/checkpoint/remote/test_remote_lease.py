@@ -10,7 +10,7 @@ import time
 import pytest
 from tests.checkpoint.remote.machines import begin_run, remote_steps, save
 
-from everstep.checkpoint.remote import lease
+from everstep import liveness
 from everstep.checkpoint.remote.cache import Copy
 from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease
 from everstep.checkpoint.remote.mirror import Mirror, Uploader
@@ -33,13 +33,13 @@ def _quick(monkeypatch, tmp_path):
 def elsewhere():
     """Runs the block as if on another machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everstep.checkpoint.remote.lease.socket.gethostname", lambda: "elsewhere")
+        patch.setattr("everstep.liveness.socket.gethostname", lambda: "elsewhere")
         yield
 
 
 def held_by(store, **holder):
     """Writes the lease of another process."""
-    document = {**lease.process_identity(), "token": "other", "interval": 0.2, **holder}
+    document = {**liveness.process_identity(), "token": "other", "interval": 0.2, **holder}
     store.put_bytes(LEASE, json.dumps(document).encode())
 
 
@@ -83,13 +83,13 @@ def test_a_lease_that_is_not_renewed_is_taken_over(place, caplog):
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(place):
     store = Store(place.url())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    holder = lease.process_identity(child.pid)
-    assert not lease.is_gone(holder)
+    holder = liveness.process_identity(child.pid)
+    assert not liveness.is_gone(holder)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert lease.is_gone(holder)  # even while it is a zombie
+    assert liveness.is_gone(holder)  # even while it is a zombie
     child.communicate()
-    assert lease.is_gone(holder)
+    assert liveness.is_gone(holder)
     held_by(store, **holder, interval=LONG)
     assert seconds_to_acquire(store) < LONG
 
@@ -144,6 +144,32 @@ def test_clocks_are_not_compared(place):
         with pytest.raises(UsageError, match="is being trained by process"):
             Lease(store, 0.2).acquire()
         slow.release()
+
+
+def test_a_machine_that_stood_still_while_it_waited_does_not_take_over_a_lease_that_is_renewed(place, monkeypatch):
+    """As after a SIGSTOP: much time has passed, but it has not watched for long enough."""
+    stopped = [0.0]
+
+    class Stopped(liveness.SignsOfLife):
+        def __init__(self, last):
+            super().__init__(last, lambda: time.monotonic() + stopped[0])
+
+        def pause(self, seconds):
+            def wait(seconds):
+                time.sleep(seconds)
+                stopped[0] = 3600.0
+
+            super().pause(seconds, wait)
+
+    monkeypatch.setattr("everstep.checkpoint.remote.lease.SignsOfLife", Stopped)
+    store = Store(place.url())
+    with elsewhere():
+        held = Lease(store, ALIVE)
+        held.acquire()
+        held.keep()
+    with pytest.raises(UsageError, match="is being trained by process"):
+        Lease(store, 0.2).acquire()
+    held.release()
 
 
 # -- during uploads ----------------------------------------------------------------------------------------------------
@@ -207,7 +233,9 @@ def test_a_lease_is_kept_during_long_transfers(trained):
 
 def taken_over(url):
     with elsewhere():
-        Store(url).put_bytes(LEASE, json.dumps({**lease.process_identity(), "token": "other", "interval": 60}).encode())
+        Store(url).put_bytes(
+            LEASE, json.dumps({**liveness.process_identity(), "token": "other", "interval": 60}).encode()
+        )
 
 
 def test_a_machine_that_has_lost_its_lease_completes_no_checkpoint(trained):

@@ -182,7 +182,7 @@ def test_a_second_machine_is_refused_with_the_name_of_the_first(place, tmp_path,
         begin(directory)
         with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
             working_copy(url).__enter__()
-        monkeypatch.setattr("everstep.checkpoint.remote.lease.socket.gethostname", lambda: "elsewhere")
+        monkeypatch.setattr("everstep.liveness.socket.gethostname", lambda: "elsewhere")
         monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
         with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
             working_copy(url).__enter__()

@@ -6,8 +6,8 @@ from PIL import Image
 from tests.data.images.image_files import encoded, picture
 
 from everstep.data import randomness
+from everstep.data.formats.images import BadImage, decode
 from everstep.data.images import ImageDataConfig
-from everstep.data.images.decoding import BadImage, decode
 from everstep.data.images.transforms import OPERATIONS, Transform, sample_generator
 from everstep.errors import UsageError
 

@@ -7,7 +7,7 @@ from everstep.errors import UsageError
 
 pytest.importorskip("tensorflow")
 
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_tfrecords
+from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 
 
 def ragged(path) -> None:
@@ -56,7 +56,7 @@ def test_a_damaged_file(project):
     data = bytearray((project.root / "a.tfrecord").read_bytes())
     data[len(data) // 2] ^= 1
     (project.root / "a.tfrecord").write_bytes(data)
-    with pytest.raises(UsageError, match="^a: a.tfrecord cannot be read as tfrecord: .*corrupted record"):
+    with pytest.raises(UsageError, match=r"^a: .*a\.tfrecord cannot be read as tfrecord: .*corrupted record"):
         project.catalog("a: a.tfrecord\n").load("a")
 
 

@@ -242,8 +242,8 @@ def cutting(at, killed=False):
         return Controller(**{**settings, "hooks": [Cutting(at, killed, callbacks), *settings["hooks"]]})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everstep.experiment.export_all", lambda *args: [])
-        patch.setattr("everstep.experiment.Controller", create)
+        patch.setattr("everstep.run.exporting.export_all", lambda *args: [])
+        patch.setattr("everstep.loop.controller_creation.Controller", create)
         yield
 
 
@@ -279,7 +279,7 @@ class AsksAtBatches(Asks):
 
 def main(model_dir, at):
     with cutting(at, killed=True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everstep.experiment.export_all", lambda *args: Deadly(at).die_at("finished"))
+        patch.setattr("everstep.run.exporting.export_all", lambda *args: Deadly(at).die_at("finished"))
         print(json.dumps(trained(model_dir, at)))
 
 

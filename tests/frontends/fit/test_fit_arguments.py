@@ -108,7 +108,7 @@ def test_epochs_after_others_are_those_of_one_run():
 
 
 def test_resumed_run_knows_its_epoch(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("everstep.experiment.export_all", lambda *args: [])
+    monkeypatch.setattr("everstep.run.exporting.export_all", lambda *args: [])
     given = {"batch_size": 8, "model_dir": tmp_path / "run", "verbose": 0, "validation_data": TEST}
     given |= {"validation_freq": 2}
     first = es.fit(made(), X, Y, epochs=4, initial_epoch=2, **given)

@@ -179,14 +179,14 @@ def test_a_folder_of_somebody_elses_is_left_alone(project, tmp_path):
 
 
 def test_the_record_is_written_only_while_the_run_is_this_processs_alone(project, monkeypatch):
-    written, write = [], storage.write_json
+    written, write = [], storage.write_text
 
     def watched(path, content):
         if Path(path).name == "run.json":
             written.append(is_held(Path(path).parent))
         write(path, content)
 
-    monkeypatch.setattr(storage, "write_json", watched)
+    monkeypatch.setattr(storage, "write_text", watched)
     done = run(project, "Numbers_B", "Numbers_B.epoch=1")
     assert record(done)["flow"]["complete"]
     assert record(done)["metrics"]["test"] == dict(done.metrics)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from test_training_job import X, Y, made
 
-from everstep.data.tfrecord import _content, _identity, get_train_ds
-from everstep.data.tfrecord_files import inspect
-from everstep.data.tfrecord_writing import TfExampleBuilder, write_arrays, write_images, write_tfrecords
+from everstep.data.tfrecord import TfExampleBuilder, inspect, write_arrays, write_images, write_tfrecords
+from everstep.data.tfrecord.dataset import _content, _identity, get_train_ds
 from everstep.errors import UsageError
 
 ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step with a GradientTape")

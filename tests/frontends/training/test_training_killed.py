@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     """TFRecords on TensorFlow; on JAX the job reads arrays."""
     if keras.backend.backend() != "tensorflow":
         return ""
-    from everstep.data.tfrecord_writing import write_arrays
+    from everstep.data.tfrecord import write_arrays
 
     folder = tmp_path_factory.mktemp("records")
     for split, count in (("train", STEPS * 8 + 3), ("valid", 10)):

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from everstep.liveness import process_identity
 from everstep.run.lock import RunLock, is_held
 
 HOLD = """
 import sys, time
+from everstep.liveness import process_identity
 from everstep.run.lock import RunLock
 lock = RunLock(sys.argv[1])
 lock.acquire()
@@ -42,8 +44,11 @@ def test_this_process(tmp_path: Path) -> None:
 def test_a_number_that_is_another_process_by_now(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         signature = json.loads((tmp_path / ".lock.json").read_text())
-    (tmp_path / ".lock.json").write_text(json.dumps({**signature, "pid": os.getppid()}))
-    assert not is_held(tmp_path), "the process lives, but the lock is free"
+    for other in (os.getppid(), os.getpid()):
+        (tmp_path / ".lock.json").write_text(json.dumps({**signature, **process_identity(other)}))
+        assert not is_held(tmp_path), "the process lives, but the lock is free"
+    (tmp_path / ".lock.json").write_text(json.dumps({**signature, "start": "1"}))
+    assert not is_held(tmp_path), "the process that took the lock has ended"
     with RunLock(tmp_path):
         pass
 

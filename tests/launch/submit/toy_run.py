@@ -46,6 +46,7 @@ def main(directory, seconds):
                 run.update(step, 0)
         except StopRequested:
             (checkpoints / str(run.step)).mkdir(parents=True, exist_ok=True)
+            (checkpoints / str(run.step) / "manifest.json").touch()
             run.finish("interrupted", "SIGTERM")
             return 143
         run.finish("finished", "done")

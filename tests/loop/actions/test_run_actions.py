@@ -10,6 +10,7 @@ import everstep as es
 from everstep.actions import EarlyStopping, EMACheckpointing, get_eval_actions, get_train_actions, register_action
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError, UsageError
+from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 
 
@@ -127,15 +128,15 @@ class Evaluated(SavedCounter):
         super().__init__()
         self.values = values
 
-    def evaluate(self, num_steps):
+    def evaluate(self, num_steps, **calls):
         return {"score": self.values[min(self.global_step, len(self.values)) - 1]}
 
 
 def ended(values, **settings):
     """Returns the step at which a run that evaluates each step ends."""
     trainer, stopping = Evaluated(values), EarlyStopping("score", **settings)
-    controller = Controller(trainer=trainer, evaluator=trainer, steps_per_loop=1, eval_actions=[stopping])
-    stopping.set_controller(controller)
+    hooks = [Actions(evaluation=[stopping])]
+    controller = Controller(trainer=trainer, evaluator=trainer, steps_per_loop=1, hooks=hooks)
     controller.train_and_evaluate(50, eval_interval=1)
     return trainer.global_step
 

@@ -1,6 +1,7 @@
 """Damaged and hostile files are refused with a one-line error, and leave the model unchanged."""
 
 import logging
+import os
 import re
 import zipfile
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 import tensorstore as ts
 from keras import layers
 
-from everstep.checkpoint import arrays, manifest, partial_read
+from everstep.checkpoint import arrays, manifest, partial_read, parts
 from everstep.checkpoint.manifest import Damaged, Manifest
 from everstep.errors import UsageError
 from everstep.task.initial.loading import load
@@ -130,7 +131,9 @@ def checkpoint(path, state) -> None:
     manifest.write(path, Manifest(1, "them", 0.0, {}, {}, "0"))
 
 
-def test_partial_reads_return_the_same_arrays(tmp_path):
+@pytest.mark.parametrize("small", [0, parts.SMALL])
+def test_partial_reads_return_the_same_arrays(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(parts, "SMALL", small)
     rng = np.random.default_rng(0)
     dtypes = ["float32", "float16", "float64", "int64", "uint32", "int8", "bool", ml_dtypes.bfloat16]
     state = {f"model/{i}/kernel": rng.normal(size=(3, i + 1)).astype(dtype) for i, dtype in enumerate(dtypes)}
@@ -147,7 +150,8 @@ def two_layers() -> keras.Model:
     return seeded(lambda: keras.Sequential([keras.Input((4,)), layers.Dense(4, name="a"), layers.Dense(4, name="b")]))
 
 
-def test_a_checkpoint_of_a_run_with_a_short_array(tmp_path):
+def test_a_checkpoint_of_a_run_with_a_short_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "SMALL", 0)
     model = two_layers()
     held = {f"model/{name}": np.ones(weight.shape, "float32") for name, weight in model_weights(model).items()}
     checkpoint(tmp_path / "1", held)
@@ -155,6 +159,15 @@ def test_a_checkpoint_of_a_run_with_a_short_array(tmp_path):
     store.write(b"arrays.model/b/kernel/0.0", b"short").result()
     manifest.write(tmp_path / "1", Manifest(1, "them", 0.0, {}, {}, "0"))
     refused(model, tmp_path / "1", "cannot be used: .*model/b/kernel")
+
+
+def test_a_checkpoint_of_a_run_with_too_few_small_arrays(tmp_path):
+    model = two_layers()
+    held = {f"model/{name}": np.ones(weight.shape, "float32") for name, weight in model_weights(model).items()}
+    checkpoint(tmp_path / "1", held)
+    os.truncate(tmp_path / "1" / "parts" / "0" / "data", 100)
+    manifest.write(tmp_path / "1", Manifest(1, "them", 0.0, {}, {}, "0"))
+    refused(model, tmp_path / "1", "cannot be used: .*model/b/kernel in parts/0 do not fit")
 
 
 def test_a_truncated_tensorflow_checkpoint(tmp_path):

@@ -128,7 +128,7 @@ def test_clipping_is_passed_to_the_optimizer():
         ),
         (
             {"warmup": {"type": "linear", "linear": {"warmup_steps": -1}}},
-            r"warmup\.linear\.warmup_steps: received -1, cannot be negative",
+            r"warmup\.linear\.warmup_steps: received -1, must be at least 0",
         ),
         (
             {"learning_rate": {"type": None}},

@@ -22,8 +22,8 @@ from typing import Any
 
 from everstep import storage
 from everstep.checkpoint import manifest
+from everstep.checkpoint.complete import CHECKPOINTS
 from everstep.checkpoint.remote.layout import (
-    CHECKPOINTS,
     INDEX,
     Index,
     Unit,

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint import manifest
+from everstep.checkpoint.complete import CHECKPOINTS
 from everstep.checkpoint.remote.store import Absent, Store
 from everstep.errors import TrainingError, UsageError
 
 OWN = ".everstep"
 """The folder in the store for what only the mirror needs: the index and the lease."""
-
-CHECKPOINTS = "checkpoints"
 
 RECORD = "run.json"
 """The record of a run."""

@@ -9,13 +9,11 @@ the lease is checked before each object, and in the store itself before an objec
 import contextlib
 import json
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,57 +22,7 @@ from everstep.checkpoint.remote import layout
 from everstep.checkpoint.remote.layout import OWN
 from everstep.checkpoint.remote.store import INCOMING, Absent, Fingerprint, Store, StoreError
 from everstep.errors import UsageError
-
-_PROC = Path("/proc")
-_START = 19  # the start time is field 22 of `stat`, and this one after the command's name
-
-
-def process_identity(pid: int | None = None) -> dict[str, Any]:
-    """Returns what identifies a process; values that the system does not provide are empty.
-
-    The number is not enough: it is reused, and each container counts from 1. So the identity also has the machine's
-    boot, the process namespace, and the start time. If one of them is unknown, nothing is concluded.
-
-    Args:
-      pid: A process of this machine; None for this process.
-    """
-    number = os.getpid() if pid is None else pid
-    return {"host": socket.gethostname(), "pid": number, **_boot_and_namespace(), "start": _start(number)}
-
-
-def is_gone(other: Mapping[str, Any]) -> bool:
-    """Returns whether a process has certainly ended; False if that cannot be known here."""
-    here = {"host": socket.gethostname(), **_boot_and_namespace()}
-    if not other.get("start") or any(not value or other.get(key) != value for key, value in here.items()):
-        return False
-    try:
-        return _start(int(other["pid"])) != other["start"]
-    except (KeyError, TypeError, ValueError):
-        return False
-
-
-def is_this_process(other: Mapping[str, Any]) -> bool:
-    """Returns whether an identity is certainly that of this process."""
-    me = process_identity()
-    return all(me.values()) and all(other.get(key) == value for key, value in me.items())
-
-
-def _boot_and_namespace() -> dict[str, str]:
-    try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return {"boot": boot, "namespace": os.readlink(_PROC / "self/ns/pid")}
-    except OSError:
-        return {"boot": "", "namespace": ""}
-
-
-def _start(pid: int) -> str:
-    """Returns when a process started, in clock ticks; empty if it is not running."""
-    try:
-        state, *rest = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return ""
-    return "" if state in "ZX" else rest[_START - 1]
-
+from everstep.liveness import SignsOfLife, is_gone, is_this_process, process_identity, was_recent
 
 logger = logging.getLogger(__name__)
 
@@ -229,13 +177,13 @@ class Lease:
         logger.warning(
             "%s was held by %s: waiting up to %.0f s to see if it is alive", self._store.url, _describe(holder), seconds
         )
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            time.sleep(min(1.0, self._interval / 2))
+        signs = SignsOfLife({"the holder": holder})
+        while not signs.silent(seconds):
+            signs.pause(min(1.0, self._interval / 2))
             now = self._holder()
             if now is None:
                 return
-            if now != holder:
+            if signs.hear("the holder", now):
                 raise already_training(self._store.url, _describe(now))
 
     def _holder(self) -> dict[str, Any] | None:
@@ -261,8 +209,7 @@ def is_renewed(directory: Path) -> bool:
     """Returns whether the lease of a fetched run was renewed recently, by this machine's clock."""
     try:
         found = json.loads((directory / LEASE).read_bytes())
-        elapsed = time.time() - float(found["time"])
-        return elapsed < _RENEWALS_MISSED * float(found["interval"]) + _CLOCKS_DIFFER
+        return was_recent(float(found["time"]), _RENEWALS_MISSED * float(found["interval"]) + _CLOCKS_DIFFER)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from everstep.checkpoint import manifest
+from everstep.checkpoint.complete import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import layout, urls
 from everstep.checkpoint.remote.cache import Contents, Copy, fetch_files, fetch_newest, fetch_others, fetch_unit
-from everstep.checkpoint.remote.layout import CHECKPOINTS, RECORD, Index, Tree, Unit, scan
+from everstep.checkpoint.remote.layout import RECORD, Index, Tree, Unit, scan
 from everstep.checkpoint.remote.lease import Lease, LostLease
 from everstep.checkpoint.remote.store import INCOMING, Fingerprint, Store, StoreError, brief, fingerprint
 
@@ -123,10 +124,8 @@ class Mirror:
 
     def has_new_checkpoint(self) -> bool:
         """Returns whether there is a local checkpoint that the store does not have."""
-        with contextlib.suppress(OSError):
-            names = [entry.name for entry in (self.directory / CHECKPOINTS).iterdir() if entry.name.isdecimal()]
-            return any(f"{CHECKPOINTS}/{name}" not in self._committed for name in names)
-        return False
+        found = complete_checkpoints(self.directory / CHECKPOINTS)
+        return any(f"{CHECKPOINTS}/{path.name}" not in self._committed for path in found.values())
 
     def commit(self) -> None:
         """Uploads everything that is new or has changed on this machine.

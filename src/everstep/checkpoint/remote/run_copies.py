@@ -26,11 +26,12 @@ from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import Store, StoreError, brief
 from everstep.checkpoint.remote.urls import checked, is_url, join, refuse_lost_slash
 from everstep.errors import TrainingError, UsageError
-from everstep.gang import current_gang
+from everstep.gang import barrier, current_gang
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+_SECONDS_TO_END = 5.0  # for a store that answers; a thread that waits longer ends with the process
 _RECORDS = (RECORD, HEARTBEAT, LEASE)
 
 
@@ -65,7 +66,7 @@ def working_copy(model_dir: Any, training: bool = True, follow: bool = False) ->
                 yield directory
         else:
             yield Path(gang.share("the working copy", None))
-        gang.barrier("the store has the run")  # the others do not end while the first one uploads
+        barrier(gang, "the store has the run")  # the others do not end while the first one uploads
 
 
 @contextlib.contextmanager
@@ -206,6 +207,7 @@ def _reading_copy(url: str, follow: bool) -> Iterator[Path]:
         yield directory
     finally:
         ended.set()
+        thread.join(_SECONDS_TO_END)
 
 
 def _keep_up_to_date(url: str, ended: threading.Event) -> None:

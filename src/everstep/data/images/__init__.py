@@ -2,7 +2,6 @@
 
 config.py      `ImageDataConfig`
 sources.py     where images come from: folders with a subfolder per class, rows of tables
-decoding.py    from encoded bytes to pixels, safely and upright
 transforms.py  from a decoded image to the pixels of a batch
 stream.py      batches of images that workers decode, resize and augment
 """
@@ -15,13 +14,6 @@ if TYPE_CHECKING:
     from everstep.data.images.config import (
         ImageAugmentation,
         ImageDataConfig,
-    )
-    from everstep.data.images.decoding import (
-        MODES,
-        SUFFIXES,
-        BadImage,
-        decode,
-        upright_size,
     )
     from everstep.data.images.sources import (
         ImageSource,

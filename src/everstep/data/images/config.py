@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from everstep.config import Config
 from everstep.data.config import DataConfig
@@ -18,33 +20,14 @@ class ImageAugmentation(Config):
 
     flip: Literal["horizontal", "vertical", "horizontal_and_vertical"] | None = None
     """Mirror half of the images, for classes that mirroring does not change."""
-    crop: float = 1.0
+    crop: Annotated[float, Gt(0), Le(1)] = 1.0
     """Cut out a random part with at least this share of the area, and scale it to `size`; 1 for the whole image."""
-    colour: float = 0.0
+    colour: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Change brightness, contrast and saturation by up to this fraction each."""
-    operations: int = 0
+    operations: Annotated[int, Ge(0)] = 0
     """Apply so many random operations of RandAugment: rotations, shears, shifts, changes of colours and sharpness."""
-    magnitude: float = 0.3
+    magnitude: Annotated[float, Ge(0), Le(1)] = 0.3
     """How strong those operations are at most, from 0 to 1."""
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        problems = []
-        if not 0 < self.crop <= 1:
-            problems.append(Problem("crop", "must be above 0 and at most 1", received=self.crop))
-        if not 0 <= self.colour < 1:
-            problems.append(Problem("colour", "must be from 0 to below 1", received=self.colour))
-        if not 0 <= self.magnitude <= 1:
-            problems.append(Problem("magnitude", "must be from 0 to 1", received=self.magnitude))
-        if self.operations < 0:
-            problems.append(Problem("operations", "must be at least 0", received=self.operations))
-        if problems:
-            raise UsageError(problems)
 
 
 @dataclasses.dataclass
@@ -74,11 +57,11 @@ class ImageDataConfig(DataConfig):
     """The column or feature with the image. Empty: the first of the usual names: `image`, `path`, `file` …"""
     label_column: str = ""
     """The column or feature with the class, its name or its number. Empty: the first of the usual names."""
-    validation_split: float = 0.0
+    validation_split: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Share of the images that training leaves out and evaluation reads; which ones, follows from their names."""
     augmentation: ImageAugmentation = dataclasses.field(default_factory=ImageAugmentation)
     """Random changes of training images."""
-    workers: int | None = None
+    workers: Annotated[int, Ge(0)] | None = None
     """Images decoded at the same time. None: a worker for each core but one; 0: in the thread that reads batches."""
     worker_kind: Literal["auto", "threads", "processes"] = "auto"
     """Threads or processes. Auto: a thread for one worker; more are processes, which start in about a second."""
@@ -102,10 +85,6 @@ class ImageDataConfig(DataConfig):
             yield Problem("size", "must be one number, or [height, width]", received=self.size)
         elif min(sides) < 1:
             yield Problem("size", "must be at least 1", received=self.size)
-        if not 0 <= self.validation_split < 1:
-            yield Problem("validation_split", "must be from 0 to below 1", received=self.validation_split)
-        if self.workers is not None and self.workers < 0:
-            yield Problem("workers", "must be at least 0", received=self.workers)
         if self.tfds_name:
             yield Problem("tfds_name", "is not read here", received=self.tfds_name, remedy="name files in input_path")
         if isinstance(self.input_path, dict):

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from everstep.data.files import find_files
+from everstep.data.formats.images import SUFFIXES
 from everstep.data.images.config import ImageDataConfig
-from everstep.data.images.decoding import SUFFIXES
 from everstep.data.images.transforms import Transform
 from everstep.data.records import JoinedRecords, Records, open_records
 from everstep.errors import Problem, UsageError, nearest

@@ -7,8 +7,8 @@ import numpy as np
 
 from everstep.data import randomness
 from everstep.data.arrays import check_batch_size
+from everstep.data.formats.images import BadImage
 from everstep.data.images.config import ImageAugmentation
-from everstep.data.images.decoding import BadImage
 from everstep.data.images.sources import Encoded, ImageSource
 from everstep.data.images.transforms import Transform, sample_generator
 from everstep.data.stream import OwnRows, Part, Stream

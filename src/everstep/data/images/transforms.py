@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from everstep.data.formats.images import BadImage, decode
 from everstep.data.images.config import ImageAugmentation, ImageDataConfig
-from everstep.data.images.decoding import BadImage, decode
 
 _BILINEAR = Image.Resampling.BILINEAR
 _GAP = 2  # a JPEG file is decoded at no less than twice the size it is scaled to, which keeps the quality

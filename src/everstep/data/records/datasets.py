@@ -120,11 +120,11 @@ class ArrayRecord(Records):
     def read(self, numbers: Sequence[int]) -> list[Row]:
         """Returns the records of these numbers."""
         try:
-            found = self._source.__getitems__(list(numbers)) if numbers else []
+            records = self._source.__getitems__(list(numbers)) if numbers else []
         except (RuntimeError, ValueError) as error:
             reason = (str(error).splitlines() or [""])[0]
             raise UsageError(f"is damaged: {reason}", key=self.key, received=self._path) from error
-        return [self._parsed(number, data) for number, data in zip(numbers, found, strict=True)]
+        return [self._parsed(number, data) for number, data in zip(numbers, records, strict=True)]
 
     def _parsed(self, number: int, data: bytes) -> Row:
         if self._form == "bytes":

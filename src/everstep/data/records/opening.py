@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from everstep.data.files import COMPRESSIONS, Patterns, find_files, unpacked
+from everstep.data.formats.tables import separator
 from everstep.data.records.datasets import ArrayRecord, HuggingFace, is_saved_dataset, open_saved_dataset
 from everstep.data.records.examples import TfExamples
 from everstep.data.records.parquet import Parquet
@@ -85,5 +86,5 @@ def _open(file: str, key: str, columns: Sequence[str] | None, documents: Documen
 def _open_text(file: str, key: str, columns: Sequence[str] | None, documents: Documents) -> SpansOfFile:
     name = file.lower()
     if name.endswith((".csv", ".tsv")):
-        return Csv(file, key, "\t" if name.endswith(".tsv") else ",", columns)
+        return Csv(file, key, separator(file), columns)
     return _TEXTS[documents](file, key) if name.endswith((".txt", ".md")) else JsonLines(file, key)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from everstep.data.formats.bad_file import BadFile
+from everstep.data.formats.tables import as_bad_file, open_parquet
 from everstep.data.records.records import Records, Row, require_columns
 from everstep.errors import UsageError
 
-_KEPT_GROUPS = 2  # row groups in memory: shuffled neighbours, or the border between two
+_GROUPS_IN_MEMORY = 2  # row groups in memory: shuffled neighbours, or the border between two
 
 
 class Parquet(Records):
@@ -29,7 +31,7 @@ class Parquet(Records):
     """
 
     _file: Any
-    _kept: collections.OrderedDict[int, Any]
+    _recent_groups: collections.OrderedDict[int, Any]
     _lock: threading.Lock
 
     def __init__(self, path: str, key: str, columns: Sequence[str] | None = None) -> None:
@@ -38,9 +40,8 @@ class Parquet(Records):
         self._reset()
         try:
             metadata, schema = self._open().metadata, self._open().schema_arrow
-        except (OSError, ValueError) as error:  # Arrow's errors are both
-            reason = (str(error).splitlines() or [""])[0]
-            raise UsageError(f"cannot be read as Parquet: {reason}", key=key, received=path) from None
+        except BadFile as error:
+            raise UsageError(f"cannot be read as Parquet: {error}", key=key, received=path) from None
         require_columns(columns, schema.names, key, path)
         self._columns = tuple(schema.names if columns is None else columns)
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -73,13 +74,13 @@ class Parquet(Records):
         """Returns the rows of these numbers; each row group is read once."""
         wanted = np.asarray(numbers, np.int64)
         groups = np.searchsorted(self._ends, wanted, side="right") - 1
-        found: list[Any] = [None] * len(wanted)
+        result: list[Any] = [None] * len(wanted)
         for group in dict.fromkeys(groups.tolist()):
             places = np.flatnonzero(groups == group)
             rows = self._group(group).take(wanted[places] - self._ends[group]).to_pylist()
             for place, row in zip(places.tolist(), rows, strict=True):
-                found[place] = row
-        return found
+                result[place] = row
+        return result
 
     def read_chunk(self, number: int) -> Any:
         """Returns the rows of one of the `chunks` as a `pyarrow.Table`, which is not kept.
@@ -93,40 +94,39 @@ class Parquet(Records):
     def _group(self, group: int) -> Any:
         """Returns a row group, as a table."""
         with self._lock:
-            if group not in self._kept:
-                self._kept[group] = self._read_group(group)
-                if len(self._kept) > _KEPT_GROUPS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(group)
-            return self._kept[group]
+            if group not in self._recent_groups:
+                self._recent_groups[group] = self._read_group(group)
+                if len(self._recent_groups) > _GROUPS_IN_MEMORY:
+                    self._recent_groups.popitem(last=False)
+            self._recent_groups.move_to_end(group)
+            return self._recent_groups[group]
 
     def _read_group(self, group: int) -> Any:
         try:
-            return self._open().read_row_group(group, columns=list(self._columns), use_threads=False)
-        except (OSError, ValueError) as error:
+            with as_bad_file():
+                return self._open().read_row_group(group, columns=list(self._columns), use_threads=False)
+        except BadFile as error:
             first, last = int(self._ends[group]), int(self._ends[group + 1]) - 1
-            reason = (str(error).splitlines() or [""])[0]
             raise UsageError(
-                f"is damaged in row group {group}: {reason}",
+                f"is damaged in row group {group}: {error}",
                 key=self.key,
                 origin=f"{self._path}, rows {first} to {last}",
                 remedy="write the file again",
             ) from None
 
     def _open(self) -> Any:
-        from pyarrow import parquet
-
         if self._file is None:
-            # Arrow's default would hold all of a file that was read.
-            self._file = parquet.ParquetFile(self._path, page_checksum_verification=True, pre_buffer=False)
+            self._file = open_parquet(self._path)
         return self._file
 
     def _reset(self) -> None:
         """Forgets what is open: a copy in another process opens the file itself."""
-        self._file, self._kept, self._lock = None, collections.OrderedDict(), threading.Lock()
+        self._file, self._recent_groups, self._lock = None, collections.OrderedDict(), threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_file", "_kept", "_lock")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_file", "_recent_groups", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -127,11 +127,11 @@ class JoinedRecords(Records):
 
     def read(self, numbers: Sequence[int]) -> list[Row]:
         """Returns the rows of these numbers; those that follow each other in one file are read at once."""
-        found: list[Row] = []
+        rows: list[Row] = []
         for index, group in itertools.groupby(numbers, self._part_of):
             start = self._ends[index - 1] if index else 0
-            found += self._parts[index].read([number - start for number in group])
-        return found
+            rows += self._parts[index].read([number - start for number in group])
+        return rows
 
     def where(self, number: int) -> str:
         """Returns the place of a row in its file."""

@@ -238,5 +238,5 @@ def _paragraphs(path: str) -> np.ndarray:
         start = blank.end()
     starts.append(start)
     stops.append(len(data))
-    kept = [(a, b) for a, b in zip(starts, stops, strict=True) if data[a:b].strip()]
-    return np.array(kept, np.int64).reshape(-1, 2)
+    spans = [(a, b) for a, b in zip(starts, stops, strict=True) if data[a:b].strip()]
+    return np.array(spans, np.int64).reshape(-1, 2)

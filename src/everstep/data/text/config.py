@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
 
 from everstep.data.config import DataConfig
 from everstep.errors import Problem
@@ -61,7 +63,7 @@ class TextDataConfig(DataConfig):
     add_end: bool | None = None
     """Whether documents end with the tokenizer's end token. None: if it has one."""
 
-    sequence_length: int | None = None
+    sequence_length: Annotated[int, Ge(1)] | None = None
     """Tokens in a row of a batch. None: the model's context."""
 
     packing: bool = False
@@ -101,8 +103,6 @@ class TextDataConfig(DataConfig):
             yield Problem("streaming", "only a dataset is read as a stream", received=True, remedy="set dataset")
         if self.streaming and self.buckets:
             yield Problem("buckets", "the lengths in a stream are not known beforehand", received=self.buckets)
-        if self.sequence_length is not None and self.sequence_length < 1:
-            yield Problem("sequence_length", "must be at least 1", received=self.sequence_length)
         if self.buckets and self.packing:
             yield Problem("buckets", "packed rows have one length", received=self.buckets, remedy="set packing=false")
         if any(length < 1 for length in self.buckets):

@@ -23,6 +23,7 @@ import numpy as np
 
 from everstep import redaction, storage
 from everstep.checkpoint.remote import cache
+from everstep.data.formats.numpy_files import NumpyFile
 from everstep.data.records import Records
 from everstep.data.text.documents import DocumentReader
 from everstep.errors import UsageError
@@ -93,7 +94,8 @@ def _dtype(vocabulary: int) -> np.dtype:
 def _open(folder: Path, vocabulary: int) -> TokenStore:
     """Maps the files of a complete folder."""
     try:
-        offsets = np.load(folder / "offsets.npy")
+        with NumpyFile(folder / "offsets.npy") as file:
+            offsets = file.read()
         total = int(offsets[-1])
         if not total:
             return TokenStore(np.zeros(0, _dtype(vocabulary)), offsets, None)

@@ -17,11 +17,21 @@ from typing import Any
 import numpy as np
 
 from everstep.config import Allowed, dialect, resolve, trusted_packages
-from everstep.data import TfExampleBuilder, load_tensorflow, read_records, write_tfrecords
+from everstep.data.formats import (
+    MODES,
+    BadFile,
+    CsvOptions,
+    FeatureValues,
+    NumpyFile,
+    decode,
+    read_csv,
+    read_parquet,
+    separator,
+)
+from everstep.data.tfrecord import TfExampleBuilder, read_examples, record_files, write_tfrecords
 from everstep.errors import UsageError, kind_of, nearest
 from everstep.frontends.catalog import pickles
 from everstep.frontends.catalog.data_type import DataType
-from everstep.storage import is_temporary
 
 
 class Npz(DataType):
@@ -31,14 +41,14 @@ class Npz(DataType):
 
     def load(self, path: Path, *, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Returns the arrays, or those that are named."""
-        with np.load(path, allow_pickle=False) as held:
-            if not isinstance(held, np.lib.npyio.NpzFile):
+        with NumpyFile(path) as file:
+            if file.is_single:
                 raise UsageError("it holds a single array", remedy="set type: npy")
             for name in names or ():
-                if name not in held.files:
-                    remedy = nearest(str(name), held.files)
+                if name not in file.names:
+                    remedy = nearest(str(name), file.names)
                     raise UsageError(f"it has no array {name!r}", key="load_args.names", remedy=remedy)
-            return {name: held[name] for name in (held.files if names is None else names)}
+            return {name: file.read(name) for name in (file.names if names is None else names)}
 
     def save(self, value: Any, path: Path, *, compressed: bool = False) -> None:
         """Writes a mapping of names to arrays; `compressed` takes less room and more time."""
@@ -59,10 +69,10 @@ class Npy(DataType):
 
     def load(self, path: Path, *, mmap: bool = False) -> np.ndarray:
         """Returns the array; with `mmap` it stays on the disk and is read where it is used."""
-        array = np.load(path, allow_pickle=False, mmap_mode="r" if mmap else None)
-        if not isinstance(array, np.ndarray):
-            raise UsageError("it holds several arrays", remedy="set type: npz")
-        return array
+        with NumpyFile(path) as file:
+            if not file.is_single:
+                raise UsageError("it holds several arrays", remedy="set type: npz")
+            return file.read(mapped=mmap)
 
     def save(self, value: Any, path: Path) -> None:
         """Writes an array, or what becomes one."""
@@ -132,31 +142,27 @@ class Csv(DataType):
           encoding: Of the file.
           form: `pandas` for a DataFrame, `arrow` for a `pyarrow.Table`, `columns` for NumPy arrays by name.
         """
-        from pyarrow import csv
-
         _require_form(form)
-        nulls = {} if na_values is None else {"null_values": ["", *map(str, na_values)]}
-        table = csv.read_csv(
-            str(path),
-            csv.ReadOptions(column_names=names, skip_rows=skiprows, encoding=encoding),
-            csv.ParseOptions(delimiter=sep or _separator(path), quote_char=quotechar, newlines_in_values=True),
-            csv.ConvertOptions(
-                column_types={name: _arrow_type(alias) for name, alias in (dtype or {}).items()},
-                include_columns=list(usecols) if usecols is not None else None,
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                decimal_point=decimal,
-                **nulls,
-            ),
+        options = CsvOptions(
+            columns=usecols,
+            types={name: _arrow_type(alias) for name, alias in (dtype or {}).items()},
+            separator=sep,
+            names=names,
+            skip_rows=skiprows,
+            encoding=encoding,
+            quote=quotechar,
+            decimal=decimal,
+            missing=None if na_values is None else ["", *map(str, na_values)],
+            text_may_be_missing=True,
         )
-        return _in_form(table, form)
+        return _in_form(read_csv(path, options), form)
 
     def save(self, value: Any, path: Path, *, sep: str | None = None, header: bool = True, index: bool = False) -> None:
         """Writes a table; `index` writes the index of a DataFrame as well."""
         import pyarrow as pa
         from pyarrow import csv
 
-        options = csv.WriteOptions(include_header=header, delimiter=sep or _separator(path))
+        options = csv.WriteOptions(include_header=header, delimiter=sep or separator(path))
         with pa.output_stream(str(path), compression="detect") as stream:
             csv.write_csv(_as_table(value, index), stream, options)
 
@@ -168,10 +174,8 @@ class Parquet(DataType):
 
     def load(self, path: Path, *, columns: Sequence[str] | None = None, form: str = "pandas") -> Any:
         """Returns the table, or some of its columns, in the form that `Csv.load` describes."""
-        from pyarrow import parquet
-
         _require_form(form)
-        return _in_form(parquet.read_table(path, columns=list(columns) if columns is not None else None), form)
+        return _in_form(read_parquet(path, columns), form)
 
     def save(self, value: Any, path: Path, *, compression: str = "zstd") -> None:
         """Writes a table; compressions are `zstd`, `snappy`, `gzip`, `none`."""
@@ -223,10 +227,6 @@ def _require_form(form: str) -> None:
     if form == "pandas" and importlib.util.find_spec("pandas") is None:
         remedy = "pip install pandas, or set load_args: {form: columns}"
         raise UsageError("a DataFrame needs pandas", remedy=remedy)
-
-
-def _separator(path: Path) -> str:
-    return "\t" if path.suffix == ".tsv" else ","
 
 
 # -- text, JSON and YAML ---------------------------------------------------------------------------------------------
@@ -286,8 +286,7 @@ def _json_value(value: Any) -> Any:
 
 # -- images with a table of labels -----------------------------------------------------------------------------------
 
-_IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
-_MODES = {"L": 1, "RGB": 3, "RGBA": 4}
+_CHANNELS = {mode: channels for channels, mode in MODES.items()}
 _IMAGE_FOLDER = "images"
 
 
@@ -365,13 +364,12 @@ def _image_path(folder: Path, name: Any) -> Path:
 def _decoded_images(files: Sequence[Path], size: Sequence[int] | None, mode: str | None) -> np.ndarray:
     if size is not None and (len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size)):
         raise UsageError("expected [height, width]", key="load_args.size", received=size)
-    if mode is not None and mode not in _MODES:
-        raise UsageError("unknown mode", key="load_args.mode", received=mode, remedy=nearest(str(mode), _MODES))
-    first = _image(files[0], size, mode)
-    mode = {channels: name for name, channels in _MODES.items()}[first.shape[-1]]
+    if mode is not None and mode not in _CHANNELS:
+        raise UsageError("unknown mode", key="load_args.mode", received=mode, remedy=nearest(str(mode), _CHANNELS))
+    first = _image(files[0], size, None if mode is None else _CHANNELS[mode])
     images = np.empty((len(files), *first.shape), np.uint8)
     for number, file in enumerate(files):
-        image = _image(file, size, mode)
+        image = _image(file, size, first.shape[-1])
         if image.shape != first.shape:
             raise UsageError(
                 f"{file} has {image.shape[0]} x {image.shape[1]} pixels, {files[0].name} {first.shape[0]} x "
@@ -382,14 +380,13 @@ def _decoded_images(files: Sequence[Path], size: Sequence[int] | None, mode: str
     return images
 
 
-def _image(file: Path, size: Sequence[int] | None, mode: str | None) -> np.ndarray:
+def _image(file: Path, size: Sequence[int] | None, channels: int | None) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(file, formats=_IMAGE_FORMATS) as opened:
-            image = opened.convert(mode or (opened.mode if opened.mode in _MODES else "RGB"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{file} is not an image that can be read: {error}") from error
+        image = decode(file.read_bytes(), channels)
+    except (BadFile, OSError) as error:
+        raise UsageError(f"the image {file} {error}") from error
     if size is not None and (image.height, image.width) != tuple(size):
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
@@ -401,7 +398,7 @@ def _checked_images(value: Any) -> dict[str, np.ndarray]:
         raise UsageError("expected {'image': array, 'label': array}", received=value)
     columns = {str(name): np.asarray(column) for name, column in value.items()}
     image = columns["image"]
-    if image.dtype != np.uint8 or image.ndim != 4 or image.shape[-1] not in _MODES.values() or not image.size:
+    if image.dtype != np.uint8 or image.ndim != 4 or image.shape[-1] not in MODES or not image.size:
         raise UsageError(
             "must be uint8 (samples, height, width, 1, 3 or 4)", key="image", received=f"{image.dtype} {image.shape}"
         )
@@ -423,7 +420,9 @@ def _write_image(pixels: np.ndarray, folder: Path, name: str) -> None:
 
 # -- TFRecord files of tf.train.Example, as arrays -------------------------------------------------------------------
 
-_RECORD_TYPES = {"int64_list": np.int64, "float_list": np.float32, "bytes_list": object}
+_RECORD_TYPES = {"int64": np.int64, "float": np.float32, "bytes": object}
+
+Example = Mapping[str, FeatureValues]
 
 
 class TfRecord(DataType):
@@ -451,10 +450,8 @@ class TfRecord(DataType):
           shapes: Of one record's values, by feature: `{image: [28, 28, 1]}`.
           compression: `GZIP` or `ZLIB`.
         """
-        tf = load_tensorflow("reading TFRecord files")
-        read = read_records(compression)
-        records = (record for file in _record_files(path) for record in read(str(file)).as_numpy_iterator())
-        columns = _record_columns((tf.train.Example.FromString(record) for record in records), features)
+        examples = (example for file in record_files(path) for example in read_examples(file, compression, ""))
+        columns = _record_columns(examples, features)
         return {name: _reshaped(name, column, (shapes or {}).get(name)) for name, column in columns.items()}
 
     def save(self, value: Any, path: Path, *, compression: str = "") -> None:
@@ -462,16 +459,7 @@ class TfRecord(DataType):
         write_tfrecords(path, _examples(value), compression)
 
 
-def _record_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = [file for file in sorted(path.iterdir()) if file.suffix in TfRecord.suffixes and not is_temporary(file)]
-    if not files:
-        raise UsageError("the folder has no file *.tfrecord or *.tfrec")
-    return files
-
-
-def _record_columns(examples: Iterable[Any], features: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _record_columns(examples: Iterable[Example], features: Sequence[str] | None) -> dict[str, np.ndarray]:
     rows = [_record(example, features) for example in examples]
     if not rows:
         raise UsageError("there is no record in it")
@@ -485,15 +473,14 @@ def _record_columns(examples: Iterable[Any], features: Sequence[str] | None) -> 
     return {name: _stacked_column(name, [row[name] for row in rows]) for name in rows[0]}
 
 
-def _record(example: Any, features: Sequence[str] | None) -> dict[str, np.ndarray]:
-    held = example.features.feature
+def _record(example: Example, features: Sequence[str] | None) -> dict[str, np.ndarray]:
     row = {}
-    for name in sorted(held) if features is None else features:
-        if name not in held:
-            remedy = nearest(str(name), held)
+    for name in sorted(example) if features is None else features:
+        if name not in example:
+            remedy = nearest(str(name), example)
             raise UsageError(f"a record has no {name!r}", key="load_args.features", remedy=remedy)
-        kind = held[name].WhichOneof("kind") or "bytes_list"
-        row[name] = np.array(getattr(held[name], kind).value, dtype=_RECORD_TYPES[kind])
+        kind, values = example[name]
+        row[name] = np.array(values, dtype=_RECORD_TYPES[kind])
     return row
 
 
@@ -514,8 +501,7 @@ def _reshaped(name: str, column: np.ndarray, shape: Sequence[int] | None) -> np.
     try:
         return column.reshape(len(column), *shape)
     except (ValueError, TypeError):
-        held = column.shape[1:] or (1,)
-        reason = f"{name!r} has {held} values per record"
+        reason = f"{name!r} has {column.shape[1:] or (1,)} values per record"
         raise UsageError(reason, key="load_args.shapes", received=shape) from None
 
 
@@ -652,7 +638,7 @@ def open_type(name: str, root: Path) -> DataType:
 
 def _by_suffix(filepath: str) -> str:
     name = filepath.rstrip("/").rpartition("/")[2].lower()
-    known = {suffix: kind for kind, one in SHIPPED.items() for suffix in one.suffixes}
+    known = {suffix: kind for kind, data_type in SHIPPED.items() for suffix in data_type.suffixes}
     fitting = [suffix for suffix in known if name.endswith(suffix) and name != suffix]
     if fitting:
         return known[max(fitting, key=len)]

@@ -234,7 +234,6 @@ class EpochWatcher(Listener):
         self._config, self._folder, self._tracking = config, folder, tracking
         comp = "lower" if config.export.mode == "min" else "higher"
         self._best = BestCheckpointExporter(folder.best, config.export.metric, comp)
-        self._controller: Any = None
 
     def setup(self, controller: Any) -> None:
         """Refuses an export metric that no epoch will have.
@@ -242,7 +241,7 @@ class EpochWatcher(Listener):
         Raises:
           UsageError: There is no such metric; lists those there are.
         """
-        self._controller = controller
+        super().setup(controller)
         self._best.set_controller(controller)
         trainer = controller.trainer
         if all(
@@ -259,7 +258,7 @@ class EpochWatcher(Listener):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Keeps the weights if they are the best, and tracks the metrics."""
         numbers = {name: float(value) for name, value in logs.items()}
-        trainer = self._controller.trainer
+        trainer = self.controller.trainer
         self._require_metric(numbers)
         self._folder.link()
         self._best.maybe_export_checkpoint(trainer, {**numbers, "epoch": epoch}, trainer.global_step)

@@ -19,6 +19,7 @@ from pathlib import Path
 import filelock
 
 from everstep import storage
+from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
 from everstep.frontends import COMPONENTS
 from everstep.frontends.components.config import (
@@ -81,8 +82,7 @@ class RunFolder:
 
     def step(self) -> int | None:
         """Returns the step of the newest checkpoint, from which training resumes; None if nothing is saved yet."""
-        saved = [entry.name for entry in self.training.glob("checkpoints/*") if entry.name.isdecimal()]
-        return max(map(int, saved), default=None)
+        return newest_step(self.training)
 
     def run_id(self) -> str:
         """Returns the run's id; the first call creates it."""

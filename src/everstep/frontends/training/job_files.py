@@ -44,11 +44,10 @@ class JobFiles(Listener):
         self._columns: set[str] = set()
         self._shown = -1  # how many epochs are in the files
         self._log: EpochLog | None = None
-        self.controller: Any = None
 
     def setup(self, controller: Any) -> None:
         """Finds the run directory on this machine, which may be a copy of one in a store."""
-        self.controller = controller
+        super().setup(controller)
         self._directory = Path(controller.checkpointer.directory).parent
 
     def on_ready(self) -> None:

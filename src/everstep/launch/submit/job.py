@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
+from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
-from everstep.launch import newest_checkpoint
 from everstep.launch.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 from everstep.log_lines import print_plain_lines
 from everstep.run import (
@@ -140,7 +140,7 @@ class Job:
     def _progress(self) -> tuple[Any, ...]:
         """Returns what a job may advance: if nothing of it has changed, requeueing the job is pointless."""
         done = [find(self._run_dir) is not None for find in (export_record, results_file)]
-        return (*map(newest_checkpoint, loop_directories(self._run_dir)), *done)
+        return (*map(newest_step, loop_directories(self._run_dir)), *done)
 
     def _write(self, name: str, **values: Any) -> None:
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

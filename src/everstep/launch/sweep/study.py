@@ -10,7 +10,6 @@ worker has not written a heartbeat to the storage for some minutes, and starts a
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.util
 import logging
 import math
@@ -24,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep import redaction
+from everstep import liveness, redaction
 from everstep.errors import UsageError, missing_extra
 from everstep.launch.sweep.definition import FORMAT, Definition, require_same, shown_metric
 from everstep.launch.sweep.space import Values
@@ -328,7 +327,7 @@ class SweepStudy:
                 return None
         elif not is_here and not self._is_stale(frozen):
             return None
-        lock = self._lock(frozen.number)
+        lock = liveness.try_lock(self._lock_file(frozen.number))
         if lock is None:
             return None
         if frozen.state.name != "WAITING" and not is_here and not self._wins_stale_trial(frozen):
@@ -346,7 +345,7 @@ class SweepStudy:
             if self._place(number) >= self.wanted:  # another machine was faster; between machines there is no lock
                 self._reject(identity, number, "one too many")
                 return None
-            lock = self._lock(number)
+            lock = liveness.try_lock(self._lock_file(number))
             if lock is None:
                 return None  # a worker on another disk used the number before; it is stale soon
             claim = self._opened(identity, lock)
@@ -385,15 +384,9 @@ class SweepStudy:
         place = self._place(frozen.number)
         return self._grid[place] if place < len(self._grid) else None
 
-    def _lock(self, number: int) -> int | None:
-        """Returns the descriptor of a trial's lock; None if a process holds it."""
-        descriptor = os.open(self.directory / "locks" / str(number), os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return None
-        return descriptor
+    def _lock_file(self, name: int | str) -> Path:
+        """Returns the file that is locked by who works on a trial, by its number, or does other work."""
+        return self.directory / "locks" / str(name)
 
     def _is_here(self, frozen: Any) -> bool:
         """Returns whether the trial's worker has its lock in this directory: a free lock then means that it is dead."""
@@ -403,7 +396,8 @@ class SweepStudy:
     def _is_stale(self, frozen: Any) -> bool:
         """Returns whether the trial's worker, which may be on another machine, has written no heartbeat for long."""
         started = frozen.datetime_start.timestamp() if frozen.datetime_start is not None else 0.0
-        return time.time() - max(started, float(frozen.user_attrs.get(WORKER, {}).get("beat", 0.0))) > _STALE_SECONDS
+        beat = float(frozen.user_attrs.get(WORKER, {}).get("beat", 0.0))
+        return not liveness.was_recent(max(started, beat), _STALE_SECONDS)
 
     def _wins_stale_trial(self, frozen: Any) -> bool:
         """Claims a trial whose worker on another machine is dead; returns whether this process got it.
@@ -419,27 +413,21 @@ class SweepStudy:
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
         """One worker at a time chooses a trial."""
-        descriptor = os.open(self.directory / "locks" / "claim", os.O_RDWR | os.O_CREAT, 0o666)
+        lock = liveness.wait_for_lock(self._lock_file("claim"))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)
+            os.close(lock)
 
     @contextlib.contextmanager
     def alone(self, work: str) -> Iterator[bool]:
         """Yields whether this process may do some work, `page` or `mlflow`, which one process does at a time."""
-        descriptor = os.open(self.directory / "locks" / work, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = liveness.try_lock(self._lock_file(work))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            yield False
-            return
-        try:
-            yield True
+            yield lock is not None
         finally:
-            os.close(descriptor)
+            if lock is not None:
+                os.close(lock)
 
     # ---- what a worker reports ---------------------------------------------------------------------------------------
 

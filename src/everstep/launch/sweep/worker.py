@@ -18,10 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from everstep import redaction, report, storage
+from everstep import liveness, redaction, report, storage
+from everstep.checkpoint import newest_step
 from everstep.config import parse_override
 from everstep.errors import TrainingError, UsageError, nearest, plain_text
-from everstep.launch import ExitStatus, newest_checkpoint, record_exit_reason
+from everstep.launch import ExitStatus, record_exit_reason
 from everstep.launch.sweep import live, page
 from everstep.launch.sweep.definition import Definition
 from everstep.launch.sweep.function import call_function
@@ -118,7 +119,7 @@ class Worker:
 
     def should_stop(self) -> bool:
         """Returns whether a stop is requested, or the process that started this one is gone."""
-        return self._stop.is_set() or (self._parent is not None and os.getppid() != self._parent)
+        return self._stop.is_set() or (self._parent is not None and liveness.is_orphaned(self._parent))
 
     # ---- one trial ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Worker:
         command = self._target.command(run_dir, self._space, claim.values, longer)
         stalls = 0
         while True:
-            saved, since = newest_checkpoint(loop_directory(run_dir)), time.time()
+            saved, since = newest_step(loop_directory(run_dir)), time.time()
             attempt = _TrialProcess(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
             status = attempt.run()
             record_exit_reason(loop_directory(run_dir), status.reason, since)
@@ -157,7 +158,7 @@ class Worker:
             if status.exit_code in (_FAILED, _BAD_INPUT):
                 self._fail(claim, attempt.error() or str(status), numbers, run_dir)
                 return
-            progressed = (newest_checkpoint(loop_directory(run_dir)) or 0) > (saved or 0)
+            progressed = (newest_step(loop_directory(run_dir)) or 0) > (saved or 0)
             stalls = 0 if progressed else stalls + 1
             if stalls > _MAX_STALLS:
                 self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, run_dir)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from everstep.errors import TrainingError, UsageError
+from everstep.liveness import is_orphaned
 
 KEY = "task.train_data.global_batch_size"
 """The key whose value is searched."""
@@ -229,7 +230,7 @@ def end_with_parent() -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while not is_orphaned(parent):
             time.sleep(0.5)
         os.killpg(0, signal.SIGKILL)
 

@@ -152,10 +152,10 @@ class BestCheckpointExporter:
 
     def _written(self) -> dict[str, Any]:
         try:
-            found = storage.read_json(self._path)
+            info = storage.read_json(self._path)
         except UsageError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return info if isinstance(info, dict) else {}
 
     def _stored_value(self) -> float | None:
         """Returns the metric of the weights in the folder; None if they were chosen by another metric."""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep import storage
+from everstep.loop.action_hook import Action
 from everstep.loop.actions.metrics import best_at, is_better, value_of
 from everstep.loop.callback_state import CallbackState, owners
-from everstep.loop.controller import Action
 
 Condition = Callable[[Mapping[str, Any]], Any]
 """Called with the logs; what it returns counts as true or false."""
@@ -125,9 +125,9 @@ class NewBestMetric:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned; ignores what a killed attempt wrote to the file at later steps."""
-        found = self._stored.read()
-        best = best_at(self._step(), state["best"], found["best"], found["step"], self.higher_is_better)
-        self._stored.write({"best": best, "step": state["step"]} if best == state["best"] else found)
+        stored = self._stored.read()
+        best = best_at(self._step(), state["best"], stored["best"], stored["step"], self.higher_is_better)
+        self._stored.write({"best": best, "step": state["step"]} if best == state["best"] else stored)
         self._sure = True
 
     def _step(self) -> int | None:

@@ -50,7 +50,7 @@ class ExportFileManager:
     @property
     def managed_files(self) -> list[str]:
         """The names that exist, the lowest number first."""
-        return [str(path / self._subdirectory) for _, path in self._found()]
+        return [str(path / self._subdirectory) for _, path in self._folders()]
 
     def next_name(self) -> str:
         """Returns the name for the next export; its folder exists."""
@@ -60,7 +60,7 @@ class ExportFileManager:
     def clean_up(self) -> None:
         """Removes the exports with the lowest numbers, and incomplete ones of killed processes."""
         if self._max_to_keep > 0:
-            for _, path in self._found()[: -self._max_to_keep]:
+            for _, path in self._folders()[: -self._max_to_keep]:
                 _remove(path / self._subdirectory)
                 if path.is_dir() and not any(path.iterdir()):
                     path.rmdir()
@@ -68,15 +68,15 @@ class ExportFileManager:
             _remove(path)
 
     def _count(self) -> int:
-        number = max([self._next, *(number + 1 for number, _ in self._found())])
+        number = max([self._next, *(number + 1 for number, _ in self._folders())])
         self._next = number + 1
         return number
 
-    def _found(self) -> list[tuple[int, Path]]:
+    def _folders(self) -> list[tuple[int, Path]]:
         name = re.compile(rf"{re.escape(self._base.name)}-([0-9]+)")
         entries = self._base.parent.iterdir() if self._base.parent.is_dir() else ()
-        there = [(int(found[1]), path) for path in entries if (found := name.fullmatch(path.name))]
-        return sorted((number, path) for number, path in there if (path / self._subdirectory).exists())
+        numbered = [(int(match[1]), path) for path in entries if (match := name.fullmatch(path.name))]
+        return sorted((number, path) for number, path in numbered if (path / self._subdirectory).exists())
 
 
 class ExportSavedModel:

@@ -7,13 +7,13 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.loop.action_hook import Action
 from everstep.loop.actions import metrics
 from everstep.loop.actions.best_checkpoint import KEY, maybe_create_best_ckpt_exporter
 from everstep.loop.actions.early_stopping import EarlyStopping
 from everstep.loop.actions.registry import make_actions
 from everstep.loop.actions.weights import EMACheckpointing, maybe_create_exported_copies
 from everstep.loop.callback_state import CallbackState, owners
-from everstep.loop.controller import Action
 from everstep.loop.hooks import Hook
 from everstep.task.optim import find_average
 from everstep.types import State
@@ -62,6 +62,7 @@ class ConfiguredActions(Hook):
     Attributes:
       train_actions: The actions after each loop.
       eval_actions: The actions after each evaluation.
+      last_actions: The actions after all others, of either list: others may stop training.
 
     Raises:
       UsageError: One of them cannot be created, or needs a metric that no evaluation will have.
@@ -89,13 +90,11 @@ class ConfiguredActions(Hook):
         }
         self.train_actions = [_function(action) for action in train]
         self.eval_actions = [*own, *(_function(action) for action in evaluation)]
+        self.last_actions = [_function(self._own["exported_copies"])] if "exported_copies" in self._own else []
 
     def setup(self, controller: Any) -> None:
-        """Passes the controller to all actions that have `set_controller`."""
-        if (copies := self._own.get("exported_copies")) is not None:  # after all others, which may stop training
-            for actions in (controller.train_actions, controller.eval_actions):
-                actions.append(_function(copies))
-        for action in (*self._own.values(), *self._actions, *controller.train_actions, *controller.eval_actions):
+        """Passes the controller to the configured actions that have `set_controller`."""
+        for action in (*self._own.values(), *self._actions):
             if hasattr(action, "set_controller"):
                 action.set_controller(controller)
 

@@ -54,9 +54,9 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
 
     Values that are not one number, such as images, are skipped.
     """
-    kept = {name: value for name, value in logs.items() if name not in TIMES}
-    found = {name: scalars(value) if isinstance(value, Mapping) else _number(value) for name, value in kept.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    given = {name: value for name, value in logs.items() if name not in TIMES}
+    values = {name: scalars(value) if isinstance(value, Mapping) else _number(value) for name, value in given.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def is_better(value: float, best: float | None, higher: bool, by: float = 0.0) -> bool:

@@ -35,9 +35,9 @@ def register_action(name: str) -> Callable[[Registered], Registered]:
         )
 
     def register(action: Registered) -> Registered:
-        held = _actions.get(name)
-        if held is not None and _definition(held) != _definition(action):
-            raise UsageError(f"is registered already, by {'.'.join(_definition(held))}", key=f"action {name!r}")
+        registered = _actions.get(name)
+        if registered is not None and _definition(registered) != _definition(action):
+            raise UsageError(f"is registered already, by {'.'.join(_definition(registered))}", key=f"action {name!r}")
         _actions[name] = action
         return action
 

@@ -71,7 +71,7 @@ class WeightsFolder:
 
     def _base(self) -> tuple[Base | None, Collection[str]]:
         """Returns where the frozen weights of the run are, saved if they were not, and their keys."""
-        if self._controller is None:
+        if self._controller is None or self._controller.trainer is None:
             return None, ()
         saver, trainer = self._controller.saver, self._controller.trainer
         if (base := saver.base_of(trainer)) is None:

@@ -4,10 +4,12 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Lt
 
 from everstep.config import Config
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 from everstep.task import TaskConfig
 
 Variant = Literal["synthesise_all", "synthesise_new", "old_classes", "distill"]
@@ -19,7 +21,7 @@ class ClassifierConfig(Config):
 
     normalize: bool = True
     """Whether it compares directions only. Without, the new model is seldom compatible with the old one."""
-    scale: float = 16.0
+    scale: Annotated[float, Gt(0), Lt(math.inf)] = 16.0
     """The factor from cosines to logits, with `normalize`."""
 
 
@@ -29,41 +31,25 @@ class CompatibilityConfig(Config):
 
     old_model: str = ""
     """The old model: a `.keras` file or a finished run's directory. Empty: train independently of any."""
-    weight: float = 1.0
+    weight: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
     """The factor of the influence loss; 0 trains independently, to the bit."""
     variant: Variant = "synthesise_all"
     """Which samples the old classifier judges, and how: `synthesise_all` gives it weights for every new class, made
     from old embeddings; `synthesise_new` only for those it lacks; `old_classes` judges samples of classes it has;
     `distill` has it judge the others by the old model's own answers."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Gt(0), Lt(math.inf)] = 1.0
     """Of the old model's answers, in `distill`: higher is softer."""
     exclude_datasets: list[int] = dataclasses.field(default_factory=list)
     """Samples whose `dataset_id` is one of these are left out of the influence loss."""
-    old_embedding_size: int | None = None
+    old_embedding_size: Annotated[int, Ge(1)] | None = None
     """How wide the old model's embedding has to be; None to take it as it is."""
     old_classifier: str = ""
     """The name of the Dense layer that is the old model's classifier; an everstep `Classifier` is found by itself."""
     old_classes: list[str] = dataclasses.field(default_factory=list)
     """The names of the old classifier's classes, in its order; an everstep classifier knows its own."""
 
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = [*self._numbers(), *_repeated("old_classes", self.old_classes)]
-        if wrong:
-            raise UsageError(wrong)
-
-    def _numbers(self) -> Iterator[Problem]:
-        if not 0 <= self.weight < math.inf:
-            yield Problem("weight", "must be a number from 0 on", received=self.weight)
-        if not 0 < self.temperature < math.inf:
-            yield Problem("temperature", "must be above 0", received=self.temperature)
-        if self.old_embedding_size is not None and self.old_embedding_size < 1:
-            yield Problem("old_embedding_size", "must be at least 1", received=self.old_embedding_size)
+    def _problems(self) -> Iterator[Problem]:
+        yield from _repeated("old_classes", self.old_classes)
 
 
 @dataclasses.dataclass
@@ -77,20 +63,10 @@ class BCTConfig(TaskConfig):
     bct: CompatibilityConfig = dataclasses.field(default_factory=CompatibilityConfig)
     """The old model and its influence."""
 
-    def validate(self) -> None:
-        """Checks names and numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = list(_repeated("classes", self.classes))
+    def _problems(self) -> Iterator[Problem]:
+        yield from _repeated("classes", self.classes)
         if len(self.classes) < 2:
-            wrong.append(Problem("classes", "expected two names at least", received=self.classes))
-        if not 0 < self.classifier.scale < math.inf:
-            wrong.append(Problem("classifier.scale", "must be above 0", received=self.classifier.scale))
-        if wrong:
-            raise UsageError(wrong)
+            yield Problem("classes", "expected two names at least", received=self.classes)
 
 
 def _repeated(key: str, names: list[str]) -> Iterator[Problem]:

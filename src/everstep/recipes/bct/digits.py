@@ -5,11 +5,14 @@ everstep train bct/digits task.bct.old_model=runs/old --model-dir runs/new
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from everstep.config import Config, register_experiment, register_task
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 from everstep.experiment_config import ExperimentConfig
 from everstep.loop import TrainerConfig
 from everstep.recipes.bct.config import BCTConfig
@@ -26,9 +29,9 @@ _STEPS, _RATE = 600, 3e-3
 class DigitsModel(Config):
     """The embedding's shape."""
 
-    units: int = 256
+    units: Annotated[int, Ge(1)] = 256
     """Width of the hidden layer."""
-    embedding_size: int = 32
+    embedding_size: Annotated[int, Ge(1)] = 32
     """Components of an embedding."""
 
 
@@ -40,9 +43,9 @@ class DigitsConfig(BCTConfig):
     """The digits to learn; images of others are left out."""
     model: DigitsModel = dataclasses.field(default_factory=DigitsModel)
     """The model's settings."""
-    num_samples: int | None = None
+    num_samples: Annotated[int, Ge(1)] | None = None
     """Use only so many of the 1,200 training images, counted after other classes are left out; None for all."""
-    held_out: int = 0
+    held_out: Annotated[int, Ge(0), Le(TRAINING_IMAGES - 1)] = 0
     """So many of the training images, the last ones, are held out and evaluated in place of the test images, so that
     settings can be chosen without the test images."""
     train_data: DataConfig = dataclasses.field(
@@ -54,26 +57,11 @@ class DigitsConfig(BCTConfig):
     )
     """The 597 test images, less those of other classes."""
 
-    def validate(self) -> None:
-        """Checks names and numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        wrong = []
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         unknown = [name for name in self.classes if name not in set("0123456789")]
         if unknown:
-            wrong.append(Problem("classes", "which is no digit from '0' to '9'", received=unknown[0]))
-        if self.num_samples is not None and self.num_samples < 1:
-            wrong.append(Problem("num_samples", "must be at least 1", received=self.num_samples))
-        if not 0 <= self.held_out < TRAINING_IMAGES:
-            wrong.append(Problem("held_out", f"must be from 0 to {TRAINING_IMAGES - 1}", received=self.held_out))
-        for name in ("units", "embedding_size"):
-            if (value := getattr(self.model, name)) < 1:
-                wrong.append(Problem(f"model.{name}", "must be at least 1", received=value))
-        if wrong:
-            raise UsageError(wrong)
+            yield Problem("classes", "which is no digit from '0' to '9'", received=unknown[0])
 
 
 @register_task(DigitsConfig)

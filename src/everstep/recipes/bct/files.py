@@ -1,11 +1,11 @@
 """Samples in `.npz` files, on this machine or in a store. Imports no Keras."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from everstep.checkpoint.remote import is_url, local_files, refuse_lost_slash
+from everstep.data.formats import BadFile, NumpyFile
 from everstep.errors import UsageError
 
 
@@ -44,18 +44,16 @@ def read_samples(path: str | Path, where: str) -> tuple[np.ndarray, np.ndarray]:
     if not file.is_file():
         raise UsageError(f"no such file: {str(path)!r}", key=where)
     try:
-        with np.load(file, allow_pickle=False) as held:
-            missing = [name for name in ("x", "y") if name not in held]
+        with NumpyFile(file) as arrays:
+            missing = [name for name in ("x", "y") if name not in arrays.names]
             if missing:
                 raise UsageError(
-                    f"{str(path)!r} has {sorted(held)}, but no {missing[0]!r}",
+                    f"{str(path)!r} has {sorted(arrays.names)}, but no {missing[0]!r}",
                     key=where,
                     remedy="np.savez(…, x=…, y=…)",
                 )
-            return held["x"], held["y"]
-    except UsageError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+            return arrays.read("x"), arrays.read("y")
+    except BadFile as error:
         raise UsageError(
             f"{str(path)!r} cannot be read as .npz ({error})", key=where, remedy="write it with np.savez"
         ) from error

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt
 
 from everstep.config import Config
 from everstep.data import DataConfig
@@ -17,28 +19,13 @@ from everstep.task.optim import Patterns, patterns
 class LoraConfig(Config):
     """Low-rank adapters: the backbone stays as it is, and small matrices beside some of its layers are trained."""
 
-    rank: int = 8
+    rank: Annotated[int, Ge(1)] = 8
     """The rank of the matrices: how much they can learn, and how large they are."""
     targets: list[str] = dataclasses.field(default_factory=list)
     """The layers that get adapters, by name, such as `query` and `value`. Empty: those that KerasHub chooses for the
     model, the queries and values of attention."""
-    alpha: float | None = None
+    alpha: Annotated[float, Gt(0)] | None = None
     """What an adapter adds is multiplied by `alpha / rank`. None: by 1."""
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: One of them cannot be used; names the key.
-        """
-        super().validate()
-        problems = []
-        if self.rank < 1:
-            problems.append(Problem("rank", "must be at least 1", received=self.rank))
-        if self.alpha is not None and not self.alpha > 0:
-            problems.append(Problem("alpha", "must be more than 0", received=self.alpha))
-        if problems:
-            raise UsageError(problems)
 
 
 @dataclasses.dataclass
@@ -60,17 +47,6 @@ class HubTaskConfig(TaskConfig):
     """Stores the dense layers of the backbone in this type, and trains adapters beside them: needs `lora`."""
     freeze: Patterns = dataclasses.field(default_factory=list)
     """Regular expressions for names of variables that are not trained: `embedding`, `transformer_layer_[0-3]/`."""
-
-    def validate(self) -> None:
-        """Checks what belongs together.
-
-        Raises:
-          UsageError: Settings exclude each other; names the key.
-        """
-        super().validate()
-        problems = list(self._problems())
-        if problems:
-            raise UsageError(problems)
 
     def _problems(self) -> Iterator[Problem]:
         yield from patterns(self, "freeze")
@@ -98,14 +74,9 @@ class CausalLMConfig(HubTaskConfig):
     """Texts to evaluate on."""
     generation: GenerationConfig = dataclasses.field(default_factory=GenerationConfig)
     """How the model continues prompts."""
-    loss_chunk_tokens: int | None = None
+    loss_chunk_tokens: Annotated[int, Ge(1)] | None = None
     """Computes logits, loss and their gradients for so many tokens at a time, without storing logits in float32; None
     for Keras's loss."""
-
-    def _problems(self) -> Iterator[Problem]:
-        yield from super()._problems()
-        if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 1:
-            yield Problem("loss_chunk_tokens", "must be at least 1", received=self.loss_chunk_tokens)
 
 
 @dataclasses.dataclass
@@ -137,20 +108,10 @@ class LabelledTextConfig(DataConfig):
     """The column that holds the text."""
     label_column: str = "label"
     """The column that holds the class, its name or its number."""
-    sequence_length: int | None = None
+    sequence_length: Annotated[int, Ge(3)] | None = None
     """Tokens in a row of a batch. None: the length of the preset."""
     long_texts: Literal["refuse", "truncate"] = "refuse"
     """What happens to texts longer than a row: an error, or their end is left out."""
-
-    def validate(self) -> None:
-        """Checks the length.
-
-        Raises:
-          UsageError: It is too short for a token between the start and the end.
-        """
-        super().validate()
-        if self.sequence_length is not None and self.sequence_length < 3:
-            raise UsageError("must be at least 3", key="sequence_length", received=self.sequence_length)
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from everstep.checkpoint import manifest
+from everstep.checkpoint import CHECKPOINTS, complete_checkpoints, manifest
 from everstep.errors import UsageError
 
 KERAS, WEIGHTS = "the Keras file", "the weights file"
@@ -84,15 +84,10 @@ def _directory(path: Path) -> Source | None:
 def _run(path: Path) -> Source | None:
     if (path / manifest.NAME).is_file():
         return Source(RUN, (path,))
-    for folder in (path, path / "checkpoints"):
-        steps = [int(step.parent.name) for step in folder.glob(f"*/{manifest.NAME}") if _is_step(step.parent)]
-        if steps:
-            return Source(RUN, tuple(inside(path, folder / str(step)) for step in sorted(steps, reverse=True)))
+    for folder in (path, path / CHECKPOINTS):
+        if found := complete_checkpoints(folder):
+            return Source(RUN, tuple(inside(path, checkpoint) for checkpoint in reversed(found.values())))
     return None
-
-
-def _is_step(path: Path) -> bool:
-    return re.fullmatch(r"0|[1-9]\d*", path.name, re.ASCII) is not None
 
 
 def _tensorflow(path: Path) -> Source | None:

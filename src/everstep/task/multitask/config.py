@@ -4,11 +4,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Lt
 
 from everstep.config import Config, OneOfConfig
 from everstep.data import DataConfig
-from everstep.errors import Problem, UsageError
+from everstep.errors import Problem
 from everstep.task.config import TaskConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -40,9 +42,9 @@ class ProportionalConfig(Config):
 class AnnealingConfig(Config):
     """From proportional towards uniform: alpha falls from 1, epoch by epoch, to 0.2 in the last, and stays there."""
 
-    steps_per_epoch: int = 5
+    steps_per_epoch: Annotated[int, Ge(1)] = 5
     """Steps with the same alpha."""
-    total_steps: int = 20
+    total_steps: Annotated[int, Ge(1)] = 20
     """The step at which the last epoch ends."""
 
     def exponent(self, step: int) -> float:
@@ -50,17 +52,6 @@ class AnnealingConfig(Config):
         epochs = self.total_steps / self.steps_per_epoch
         done = min(1.0, (step // self.steps_per_epoch) / (epochs - 1)) if epochs > 1 else 1.0
         return 1.0 - (1.0 - _FINAL_EXPONENT) * done
-
-    def validate(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          UsageError: A number is too small; names the key.
-        """
-        super().validate()
-        low = {name: value for name, value in self.as_dict().items() if value < 1}
-        if low:
-            raise UsageError([Problem(name, "must be at least 1", received=value) for name, value in low.items()])
 
 
 @dataclasses.dataclass
@@ -89,8 +80,13 @@ class TaskRoutine(Config):
     """The configuration of the task, of a class for which a task is registered."""
     eval_steps: int | None = None
     """Batches per evaluation. None: the whole validation set. 0: the task is not evaluated."""
-    task_weight: float = 1.0
+    task_weight: Annotated[float, Ge(0), Lt(math.inf)] = 1.0
     """The weight of its draws if tasks are trained in turn, or of its loss in joint training. 0: it is not trained."""
+
+    def _problems(self) -> Iterator[Problem]:
+        if self.eval_steps is not None and self.eval_steps < 0:
+            text = "must be at least 0, or null for the whole validation set"
+            yield Problem("eval_steps", text, received=self.eval_steps)
 
 
 @dataclasses.dataclass
@@ -109,19 +105,11 @@ class MultiTaskConfig(TaskConfig):
     sampler: SamplerConfig = dataclasses.field(default_factory=SamplerConfig)
     """How the task of each step is drawn; read only in interleaving mode."""
 
-    def validate(self) -> None:
-        """Checks names and numbers, and that no key is set that has no effect.
-
-        Raises:
-          UsageError: A value is invalid or has no effect; names the key.
-        """
-        super().validate()
-        problems = list(self._wrong_routines())
+    def _problems(self) -> Iterator[Problem]:
+        yield from self._wrong_routines()
         if self.mode == "interleaving" and self.sampler.type is None:
-            problems.append(Problem("sampler.type", "expected uniform, proportional or annealing", received=None))
-        problems += self._unread_data()
-        if problems:
-            raise UsageError(problems)
+            yield Problem("sampler.type", "expected uniform, proportional or annealing", received=None)
+        yield from self._unread_data()
 
     def _wrong_routines(self) -> Iterator[Problem]:
         if not any(routine.task_weight > 0 for routine in self.task_routines):
@@ -135,11 +123,6 @@ class MultiTaskConfig(TaskConfig):
             if routine.task_name in names[:index]:
                 text = "another task has this name"
                 yield Problem(f"{where}.task_name", text, received=routine.task_name, remedy="choose another name")
-            if not 0 <= routine.task_weight < math.inf:
-                yield Problem(f"{where}.task_weight", "must be at least 0", received=routine.task_weight)
-            if routine.eval_steps is not None and routine.eval_steps < 0:
-                text = "must be at least 0, or null for the whole validation set"
-                yield Problem(f"{where}.eval_steps", text, received=routine.eval_steps)
 
     def _unread_data(self) -> Iterator[Problem]:
         for section in ("train_data", "validation_data"):

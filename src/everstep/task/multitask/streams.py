@@ -160,7 +160,7 @@ class CombinedStream(Stream):
         return self._parts
 
     @property
-    def limits_parts(self) -> bool:
+    def limits_each_source(self) -> bool:
         """Whether each part has its own limit of batches: always."""
         return True
 

@@ -1,8 +1,8 @@
 """`OptimizationConfig`: the optimizer, its learning rate, warmup and rates by layer, and the average of the weights.
 
-Imports no Keras; `build.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except that
-the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own optimizer
-with a decorator:
+Imports no Keras; `building.py` creates the Keras objects. Names and defaults follow TensorFlow Model Garden, except
+that the defaults work without further configuration: Adam at a constant 1e-3, without warmup. Register your own
+optimizer with a decorator:
 
     @dataclasses.dataclass
     class LionConfig(ClippingConfig):
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
+from annotated_types import Ge, Gt, Le, Lt
 
 from everstep.config import Config, Declined, OneOfConfig
 from everstep.errors import Problem, UsageError, nearest
@@ -51,27 +52,7 @@ _registered: dict[str, tuple[type[Config], Callable[..., Any]]] = {}
 
 
 @dataclasses.dataclass
-class CheckedConfig(Config):
-    """A config that reports all problems of its fields in one error."""
-
-    def validate(self) -> None:
-        """Checks the values.
-
-        Raises:
-          UsageError: Some values are invalid; one problem for each, with its key.
-        """
-        super().validate()
-        problems = list(self._wrong())
-        if problems:
-            raise UsageError(problems)
-
-    def _wrong(self) -> Iterator[Problem]:
-        """Yields the problems; a subclass adds its own rules."""
-        yield from ()
-
-
-@dataclasses.dataclass
-class NamedConfig(CheckedConfig):
+class NamedConfig(Config):
     """A config that accepts the `name` of Model Garden's files, a label without effect."""
 
     _declined: ClassVar[Mapping[str, Declined]] = {
@@ -90,6 +71,9 @@ Patterns = Annotated[
 ]
 """Regular expressions; a single one may be passed instead of a list."""
 
+Rate = Annotated[float, Ge(0), Lt(math.inf)]
+"""A learning rate."""
+
 
 def required(config: Config, *names: str) -> Iterator[Problem]:
     """Yields fields that have no value."""
@@ -98,38 +82,10 @@ def required(config: Config, *names: str) -> Iterator[Problem]:
             yield Problem(name, "is required")
 
 
-def positive(config: Config, *names: str) -> Iterator[Problem]:
-    """Yields numbers that are not more than 0."""
-    for name, value in _set(config, names):
-        if not value > 0:
-            yield Problem(name, "must be more than 0", received=value)
-
-
-def not_negative(config: Config, *names: str) -> Iterator[Problem]:
-    """Yields numbers below 0."""
-    for name, value in _set(config, names):
-        if not value >= 0:
-            yield Problem(name, "cannot be negative", received=value)
-
-
-def fraction(config: Config, *names: str) -> Iterator[Problem]:
-    """Yields numbers that are not from 0 to 1."""
-    for name, value in _set(config, names):
-        if not 0 <= value <= 1:
-            yield Problem(name, "must be from 0 to 1", received=value)
-
-
-def below_one(config: Config, *names: str) -> Iterator[Problem]:
-    """Yields decay rates that are not from 0 to less than 1: with 1, new values would never count."""
-    for name, value in _set(config, names):
-        if not 0 <= value < 1:
-            yield Problem(name, "must be from 0 to less than 1", received=value)
-
-
 def rates(config: Config, *names: str) -> Iterator[Problem]:
-    """Yields learning rates, or lists with one, that are negative or not finite."""
+    """Yields lists with learning rates that are negative or not finite."""
     for name, value in _set(config, names):
-        if not all(0 <= rate < math.inf for rate in (value if isinstance(value, list) else [value])):
+        if not all(0 <= rate < math.inf for rate in value):
             yield Problem(name, "a learning rate must be finite and not negative", received=value)
 
 
@@ -166,17 +122,16 @@ def _set(config: Config, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 class ClippingConfig(NamedConfig):
     """The fields of every optimizer: at most one of three ways to clip gradients."""
 
-    clipnorm: float | None = None
+    clipnorm: Annotated[float, Gt(0)] | None = None
     """Largest norm of each variable's gradient."""
-    clipvalue: float | None = None
+    clipvalue: Annotated[float, Gt(0)] | None = None
     """Largest absolute value of any gradient entry."""
-    global_clipnorm: float | None = None
+    global_clipnorm: Annotated[float, Gt(0)] | None = None
     """Largest norm of all gradients taken together."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         names = ("clipnorm", "clipvalue", "global_clipnorm")
-        yield from positive(self, *names)
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             yield Problem("", f"gradients are clipped twice, by {' and '.join(given)}", remedy="set one of them")
@@ -186,54 +141,43 @@ class ClippingConfig(NamedConfig):
 class SGDConfig(ClippingConfig):
     """Gradient descent, with momentum if configured."""
 
-    decay: float = 0.0
+    decay: Annotated[float, Ge(0)] = 0.0
     """Divides the learning rate by `1 + decay * step`."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Fraction of the last update that is kept."""
     nesterov: bool = False
     """Looks ahead along the momentum."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from not_negative(self, "decay")
-        yield from below_one(self, "momentum")
 
 
 @dataclasses.dataclass
 class AdamConfig(ClippingConfig):
     """Adam (Kingma and Ba, 2015)."""
 
-    beta_1: float = 0.9
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Decay of the mean of the gradients."""
-    beta_2: float = 0.999
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.999
     """Decay of the mean of their squares."""
-    epsilon: float = 1e-7
+    epsilon: Annotated[float, Ge(0)] = 1e-7
     """Keeps the division finite."""
     amsgrad: bool = False
     """Uses the largest second moment seen so far."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from below_one(self, "beta_1", "beta_2")
-        yield from not_negative(self, "epsilon")
 
 
 @dataclasses.dataclass
 class AdamWeightDecayConfig(AdamConfig):
     """AdamW: Adam with weight decay that is decoupled from the gradient."""
 
-    weight_decay_rate: float = 0.0
+    weight_decay_rate: Annotated[float, Ge(0)] = 0.0
     """Each step subtracts `learning_rate * weight_decay_rate * variable` from the variable."""
     include_in_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one decays, even if it is excluded below."""
     exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
-    gradient_clip_norm: float = 1.0
+    gradient_clip_norm: Annotated[float, Ge(0)] = 1.0
     """Largest norm of all gradients taken together; 1.0 is the default of Model Garden, 0 disables clipping."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from not_negative(self, "weight_decay_rate", "gradient_clip_norm")
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from patterns(self, "include_in_weight_decay", "exclude_from_weight_decay")
         if self.gradient_clip_norm and (self.clipnorm or self.clipvalue or self.global_clipnorm):
             text, remedy = "gradients are clipped twice", "set gradient_clip_norm to 0 to clip in another way"
@@ -244,16 +188,15 @@ class AdamWeightDecayConfig(AdamConfig):
 class LayerwiseConfig(ClippingConfig):
     """The common fields of lamb and lars: weight decay, and steps relative to the norm of each variable."""
 
-    weight_decay_rate: float = 0.0
+    weight_decay_rate: Annotated[float, Ge(0)] = 0.0
     """The fraction of the variable that is added to its update."""
     exclude_from_weight_decay: Patterns | None = None
     """Regular expressions; a variable whose name matches one, such as `bias`, does not decay."""
     exclude_from_layer_adaptation: Patterns | None = None
     """Regular expressions; steps of a variable whose name matches one ignore its norm. None: those above."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from not_negative(self, "weight_decay_rate")
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from patterns(self, "exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -261,92 +204,66 @@ class LayerwiseConfig(ClippingConfig):
 class LAMBConfig(LayerwiseConfig):
     """LAMB (You et al., 2020): Adam with steps relative to the norm of each variable."""
 
-    beta_1: float = 0.9
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Decay of the mean of the gradients."""
-    beta_2: float = 0.999
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.999
     """Decay of the mean of their squares."""
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, Ge(0)] = 1e-6
     """Keeps the division finite."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from below_one(self, "beta_1", "beta_2")
-        yield from not_negative(self, "epsilon")
 
 
 @dataclasses.dataclass
 class LARSConfig(LayerwiseConfig):
     """LARS (You et al., 2017): gradient descent with steps relative to the norm of each variable."""
 
-    momentum: float = 0.9
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Fraction of the last update that is kept."""
-    eeta: float = 0.001
+    eeta: Annotated[float, Gt(0)] = 0.001
     """The length of a step as a fraction of the norm of the variable."""
     nesterov: bool = False
     """Looks ahead along the momentum."""
     classic_momentum: bool = True
     """The momentum accumulates scaled updates; otherwise it accumulates gradients, and their sum is scaled."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from below_one(self, "momentum")
-        yield from positive(self, "eeta")
-
 
 @dataclasses.dataclass
 class RMSPropConfig(ClippingConfig):
     """RMSprop (Hinton, 2012)."""
 
-    rho: float = 0.9
+    rho: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Decay of the mean of squared gradients."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Fraction of the last update that is kept."""
-    epsilon: float = 1e-7
+    epsilon: Annotated[float, Ge(0)] = 1e-7
     """Keeps the division finite."""
     centered: bool = False
     """Divides by the variance of the gradients instead of their mean square."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from below_one(self, "rho", "momentum")
-        yield from not_negative(self, "epsilon")
 
 
 @dataclasses.dataclass
 class AdagradConfig(ClippingConfig):
     """Adagrad (Duchi et al., 2011)."""
 
-    initial_accumulator_value: float = 0.1
+    initial_accumulator_value: Annotated[float, Ge(0)] = 0.1
     """The initial sum of squared gradients."""
-    epsilon: float = 1e-7
+    epsilon: Annotated[float, Ge(0)] = 1e-7
     """Keeps the division finite."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from not_negative(self, "initial_accumulator_value", "epsilon")
 
 
 @dataclasses.dataclass
 class AdafactorConfig(ClippingConfig):
     """Adafactor (Shazeer and Stern, 2018): factored second moments, steps relative to the weights."""
 
-    beta_2_decay: float = -0.8
+    beta_2_decay: Annotated[float, Lt(0)] = -0.8
     """The second moments decay by `1 - step ** beta_2_decay`."""
-    epsilon_1: float = 1e-30
+    epsilon_1: Annotated[float, Gt(0)] = 1e-30
     """Added to squared gradients."""
-    epsilon_2: float = 1e-3
+    epsilon_2: Annotated[float, Ge(0)] = 1e-3
     """The smallest root mean square of the weights that a step is relative to."""
-    clip_threshold: float = 1.0
+    clip_threshold: Annotated[float, Gt(0)] = 1.0
     """The largest root mean square of an update."""
     relative_step: bool = True
     """The learning rate is at most one over the square root of the step."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from not_negative(self, "epsilon_2")
-        yield from positive(self, "epsilon_1", "clip_threshold")
-        if self.beta_2_decay >= 0:
-            yield Problem("beta_2_decay", "must be less than 0", received=self.beta_2_decay)
 
 
 @dataclasses.dataclass
@@ -357,36 +274,33 @@ class MuonConfig(ClippingConfig):
     `exclude_layers`.
     """
 
-    momentum: float = 0.95
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.95
     """Fraction of the last momentum that is kept."""
     nesterov: bool = True
     """Looks ahead along the momentum."""
-    ns_steps: int = 5
+    ns_steps: Annotated[int, Gt(0)] = 5
     """Iterations of Newton and Schulz that make an update orthogonal."""
-    rms_rate: float | None = 0.2
+    rms_rate: Annotated[float, Gt(0)] | None = 0.2
     """Scales updates to the size of those of AdamW, so that both use one learning rate; None: they are not scaled."""
-    weight_decay: float | None = 0.004
+    weight_decay: Annotated[float, Ge(0)] | None = 0.004
     """Each step subtracts `learning_rate * weight_decay * variable` from a matrix."""
     exclude_layers: Patterns | None = None
     """Regular expressions; AdamW updates a matrix whose name matches one, such as `output`."""
     exclude_embeddings: bool = True
     """AdamW updates matrices with `embedding` in their names."""
-    adam_beta_1: float = 0.9
+    adam_beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """For AdamW: decay of the mean of the gradients."""
-    adam_beta_2: float = 0.999
+    adam_beta_2: Annotated[float, Ge(0), Lt(1)] = 0.999
     """For AdamW: decay of the mean of their squares."""
-    adam_weight_decay: float | None = 0.004
+    adam_weight_decay: Annotated[float, Ge(0)] | None = 0.004
     """For AdamW: its weight decay."""
-    adam_lr_ratio: float = 1.0
+    adam_lr_ratio: Annotated[float, Gt(0)] = 1.0
     """For AdamW: its learning rate, relative to that of Muon."""
-    epsilon: float = 1e-7
+    epsilon: Annotated[float, Ge(0)] = 1e-7
     """For AdamW: keeps the division finite."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from below_one(self, "momentum", "adam_beta_1", "adam_beta_2")
-        yield from positive(self, "ns_steps", "rms_rate", "adam_lr_ratio")
-        yield from not_negative(self, "weight_decay", "adam_weight_decay", "epsilon")
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from patterns(self, "exclude_layers")
 
 
@@ -396,18 +310,17 @@ class EMAConfig(NamedConfig):
 
     trainable_weights_only: bool = True
     """False also averages other variables of the model, such as the statistics of batch normalization."""
-    average_decay: float = 0.99
+    average_decay: Annotated[float, Ge(0), Le(1)] = 0.99
     """The fraction of the previous average that a step keeps."""
-    start_step: int = 0
+    start_step: Annotated[int, Ge(0)] = 0
     """Before this step the average is a copy of the weights."""
     dynamic_decay: bool = True
     """Keeps less in the first steps: at most `(1 + n) / (10 + n)` in the n-th step after `start_step`."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        # With 1 the average would never change; the dynamic decay is always less than 1.
-        yield from fraction(self, "average_decay") if self.dynamic_decay else below_one(self, "average_decay")
-        yield from not_negative(self, "start_step")
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
+        if self.average_decay == 1 and not self.dynamic_decay:  # the average would never change
+            yield Problem("average_decay", "must be from 0 to below 1", received=self.average_decay)
 
 
 @dataclasses.dataclass
@@ -532,12 +445,8 @@ def _definition(make: Callable[..., Any]) -> tuple[str, str]:
 class ConstantLrConfig(NamedConfig):
     """One learning rate for all steps."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Rate = 1e-3
     """The learning rate."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from rates(self, "learning_rate")
 
 
 @dataclasses.dataclass
@@ -557,8 +466,8 @@ class StepwiseLrConfig(OffsetConfig):
     values: list[float] | None = None
     """The learning rate in each interval, one more than boundaries. Required."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "boundaries", "values")
         yield from rates(self, "values")
         yield from increasing_steps(self, "boundaries")
@@ -571,85 +480,74 @@ class StepwiseLrConfig(OffsetConfig):
 class ExponentialLrConfig(OffsetConfig):
     """`initial_learning_rate * decay_rate ** (step / decay_steps)`."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 0. Required."""
-    decay_steps: int | None = None
+    decay_steps: Annotated[int, Gt(0)] | None = None
     """The number of steps after which the rate is multiplied by `decay_rate`. Required."""
-    decay_rate: float | None = None
+    decay_rate: Annotated[float, Gt(0)] | None = None
     """The factor. Required."""
     staircase: bool | None = None
     """Decays at whole multiples of `decay_steps` only."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate", "decay_steps", "decay_rate")
-        yield from rates(self, "initial_learning_rate")
-        yield from positive(self, "decay_steps", "decay_rate")
 
 
 @dataclasses.dataclass
 class PolynomialLrConfig(OffsetConfig):
     """From one rate to another along a power of the remaining time."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 0. Required."""
-    decay_steps: int | None = None
+    decay_steps: Annotated[int, Gt(0)] | None = None
     """Steps until the end rate. None: until training ends."""
-    end_learning_rate: float = 1e-4
+    end_learning_rate: Rate = 1e-4
     """The rate at the end and after it."""
-    power: float = 1.0
+    power: Annotated[float, Ge(0)] = 1.0
     """1 is a straight line."""
     cycle: bool = False
     """Starts again, over a longer time, when the end is passed."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate")
-        yield from rates(self, "initial_learning_rate", "end_learning_rate")
-        yield from not_negative(self, "power")
-        yield from positive(self, "decay_steps")
 
 
 @dataclasses.dataclass
 class CosineLrConfig(OffsetConfig):
     """Half a cosine from the initial rate down to `alpha` times it."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 0. Required."""
-    decay_steps: int | None = None
+    decay_steps: Annotated[int, Gt(0)] | None = None
     """Steps until the end rate. None: until training ends."""
-    alpha: float = 0.0
+    alpha: Annotated[float, Ge(0)] = 0.0
     """The end rate as a fraction of the initial one."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate")
-        yield from rates(self, "initial_learning_rate")
-        yield from not_negative(self, "alpha")
-        yield from positive(self, "decay_steps")
 
 
 @dataclasses.dataclass
 class CosineRestartsLrConfig(OffsetConfig):
     """Half a cosine again and again (Loshchilov and Hutter, 2017)."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 0. Required."""
-    first_decay_steps: int | None = None
+    first_decay_steps: Annotated[int, Gt(0)] | None = None
     """Steps of the first cosine. Required."""
     t_mul: float = 2.0
     """The length of each cosine relative to the previous one: 1, or at least 1.001."""
-    m_mul: float = 1.0
+    m_mul: Annotated[float, Gt(0)] = 1.0
     """The initial rate of each cosine relative to the previous one."""
-    alpha: float = 0.0
+    alpha: Annotated[float, Ge(0)] = 0.0
     """The rate at the end of each cosine as a fraction of the initial one."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate", "first_decay_steps")
-        yield from rates(self, "initial_learning_rate")
-        yield from not_negative(self, "alpha")
-        yield from positive(self, "first_decay_steps", "m_mul")
         if self.t_mul != 1 and self.t_mul < 1.001:
             text = "must be 1 (all cosines are equally long) or at least 1.001"
             yield Problem("t_mul", text, received=self.t_mul)
@@ -659,41 +557,36 @@ class CosineRestartsLrConfig(OffsetConfig):
 class PowerLrConfig(NamedConfig):
     """`initial_learning_rate * step ** power`; step 0 counts as 1."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 1. Required."""
     power: float = -0.5
     """Less than 0 to decay: -0.5 is one over the square root."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate")
-        yield from rates(self, "initial_learning_rate")
 
 
 @dataclasses.dataclass
 class PowerLinearLrConfig(OffsetConfig):
     """A power of the step, times a line that falls to 0 in the last part of `total_decay_steps`."""
 
-    initial_learning_rate: float | None = None
+    initial_learning_rate: Rate | None = None
     """The rate at step 1. Required."""
-    total_decay_steps: int | None = None
+    total_decay_steps: Annotated[int, Gt(0)] | None = None
     """Steps until the rate is 0, where it stays. None: until training ends."""
     power: float = -0.5
     """Less than 0 to decay: -0.5 is one over the square root."""
-    linear_decay_fraction: float = 0.1
+    linear_decay_fraction: Annotated[float, Le(1)] = 0.1
     """The last part of `total_decay_steps`, in which the line falls."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "initial_learning_rate")
-        yield from rates(self, "initial_learning_rate")
-        yield from positive(self, "total_decay_steps")
         if self.linear_decay_fraction <= 0:
             remedy = "for a rate without an end use the type power_with_offset"
             received = self.linear_decay_fraction
             yield Problem("linear_decay_fraction", "must be more than 0", received=received, remedy=remedy)
-        else:
-            yield from fraction(self, "linear_decay_fraction")
 
 
 @dataclasses.dataclass
@@ -702,12 +595,8 @@ class PowerWithOffsetLrConfig(PowerLrConfig):
 
     offset: int = 0
     """The last step of the first rate."""
-    pre_offset_learning_rate: float = 1e6
+    pre_offset_learning_rate: Rate = 1e6
     """The rate up to `offset`, and the largest one after it."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from rates(self, "pre_offset_learning_rate")
 
 
 @dataclasses.dataclass
@@ -719,8 +608,8 @@ class StepCosineLrConfig(OffsetConfig):
     values: list[float] | None = None
     """The rate at the start of each interval and, optionally, at the last boundary (default 0). Required."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         yield from required(self, "boundaries", "values")
         yield from rates(self, "values")
         yield from increasing_steps(self, "boundaries")
@@ -777,29 +666,23 @@ class WarmupLengthConfig(NamedConfig):
 
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("warmup_steps", "warmup_share"),)
 
-    warmup_steps: int | None = None
+    warmup_steps: Annotated[int, Ge(0)] | None = None
     """Steps of warmup."""
-    warmup_share: float | None = None
+    warmup_share: Annotated[float, Ge(0), Le(1)] | None = None
     """Steps of warmup as a share of training, such as 0.05, instead of `warmup_steps`."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         if self.warmup_steps is None and self.warmup_share is None:
             yield Problem("warmup_steps", "is required", remedy="set it, or warmup_share")
-        yield from not_negative(self, "warmup_steps")
-        yield from fraction(self, "warmup_share")
 
 
 @dataclasses.dataclass
 class LinearWarmupConfig(WarmupLengthConfig):
     """A straight line up to the schedule's value at the end of the warmup."""
 
-    warmup_learning_rate: float = 0.0
+    warmup_learning_rate: Rate = 0.0
     """The rate at step 0."""
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
-        yield from rates(self, "warmup_learning_rate")
 
 
 @dataclasses.dataclass
@@ -824,20 +707,20 @@ class WarmupConfig(OneOfConfig):
 
 
 @dataclasses.dataclass
-class LayerRatesConfig(CheckedConfig):
+class LayerRatesConfig(Config):
     """Factors of the learning rate: of variables by name, and from layer to layer of a backbone."""
 
     factors: dict[str, float] = dataclasses.field(default_factory=dict)
     """Regular expressions for names of variables, and the factor of each: `{embedding: 0.1, "^logits/": 10}`."""
-    decay: float | None = None
+    decay: Annotated[float, Gt(0), Le(1)] | None = None
     """The factor from one block to the one below it, such as 0.9. What comes after the last block, such as the head of
     a model, has the learning rate itself; what comes before the first one, such as embeddings, has the smallest."""
     blocks: str = ""
     """For `decay`: a regular expression with a group around the number of a block, such as `encoder_layer_([0-9]+)/`.
     Empty: the outermost layers whose names differ in a number."""
 
-    def _wrong(self) -> Iterator[Problem]:
-        yield from super()._wrong()
+    def _problems(self) -> Iterator[Problem]:
+        yield from super()._problems()
         if not self.factors and self.decay is None:
             yield Problem("", "changes nothing", remedy="set factors or decay")
         for pattern, factor in self.factors.items():
@@ -845,8 +728,6 @@ class LayerRatesConfig(CheckedConfig):
             if not 0 < factor < math.inf:
                 remedy = "freeze variables that should not be trained" if factor == 0 else ""
                 yield Problem("factors", "must be more than 0, and finite", received={pattern: factor}, remedy=remedy)
-        if self.decay is not None and not 0 < self.decay <= 1:
-            yield Problem("decay", "must be more than 0, and at most 1", received=self.decay)
         if self.blocks and self.decay is None:
             yield Problem("blocks", "is used by decay only", received=self.blocks, remedy="set decay, or remove it")
         wrong = list(_wrong_pattern("blocks", self.blocks))
@@ -860,7 +741,7 @@ class LayerRatesConfig(CheckedConfig):
 
 
 @dataclasses.dataclass
-class OptimizationConfig(CheckedConfig):
+class OptimizationConfig(Config):
     """How weights are updated: optimizer, learning rate, warmup, rates by layer, and moving average."""
 
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -873,7 +754,7 @@ class OptimizationConfig(CheckedConfig):
     """Learning rates that differ from layer to layer; None for one rate."""
     ema: EMAConfig | None = None
     """A moving average of the weights; None for none."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: Annotated[int, Gt(0)] = 1
     """The number of steps whose gradients are averaged for one update; 1 updates in every step."""
 
     @property
@@ -915,6 +796,3 @@ class OptimizationConfig(CheckedConfig):
         if length is None or (self.warmup.get().warmup_steps or 0) < schedule.offset + length:
             return None
         return f"warmup.{warmup}.warmup_steps"
-
-    def _wrong(self) -> Iterator[Problem]:
-        yield from positive(self, "gradient_accumulation_steps")

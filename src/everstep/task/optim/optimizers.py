@@ -6,7 +6,7 @@ of Keras are not suitable: they count the models that the process has built, so 
 caller that combines an optimizer with a model sets names of the variables that are the same in every process
 (`set_names`).
 
-`config.py` has the name and the fields of each optimizer, and `build.py` creates it from these.
+`config.py` has the name and the fields of each optimizer, and `building.py` creates it from these.
 """
 
 import math

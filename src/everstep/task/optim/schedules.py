@@ -4,7 +4,7 @@ The two, `Polynomial` and `Exponential`, divide the step by a constant. Compiler
 that the quotient of two equal numbers may differ slightly from 1; here, ends and boundaries are found with integers.
 All schedules use `keras.ops` on the step, so that they run inside a compiled step on every backend.
 
-`config.py` has the fields of each schedule and warmup, and `build.py` creates them from these.
+`config.py` has the fields of each schedule and warmup, and `building.py` creates them from these.
 """
 
 import math

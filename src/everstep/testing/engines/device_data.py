@@ -121,7 +121,7 @@ def check_stops_and_continues_on_the_device(make: Make) -> None:
         stream = _shuffled()
         with running(make, Regression(), seeded(models.mlp), data=stream, long_calls=True, on_device=True) as rig:
             if stops:
-                done = rig.engine.run(rig.feed, 40, lambda done: done < 5)
+                done = next(done for done in rig.engine.calls(rig.feed, 40) if done >= 5)
                 state, position = rig.engine.state(), rig.feed.state()
                 rig.run(7)
                 rig.engine.load(state)

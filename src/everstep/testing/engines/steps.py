@@ -8,6 +8,7 @@ import pytest
 from keras import layers, ops
 
 import everstep
+from everstep.engine import has_accelerator
 from everstep.errors import UsageError
 from everstep.task import IGNORED, TokenClassificationTask
 from everstep.testing import models
@@ -274,9 +275,10 @@ def check_accumulates_by_tokens(make: Make) -> None:
             states.append({key: value for key, value in rig.engine.state().items() if key.startswith("model/")})
     np.testing.assert_allclose(logs[0]["loss"], logs[1]["loss"], rtol=1e-6)
     np.testing.assert_allclose(logs[0]["accuracy"], logs[1]["accuracy"], rtol=1e-6)
+    tolerance = 1e-3 if has_accelerator() else 1e-6  # a GPU rounds the factors of its products to fewer bits
     for key, small in states[0].items():
         difference = np.max(np.abs(small - states[1][key])) / np.max(np.abs(states[1][key]))
-        assert difference < 1e-6, key
+        assert difference < tolerance, key
 
 
 def check_accumulates_by_samples(make: Make) -> None:

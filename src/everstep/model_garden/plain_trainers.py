@@ -1,93 +1,24 @@
-"""What programs written for orbit and TF Model Garden pass: other argument names and orders, and plain trainers.
+"""Objects that only have `train(num_steps)` and `evaluate(num_steps)`, as orbit's users write them, for a `Controller`.
 
-orbit's users write objects that only have `train(num_steps)` and `evaluate(num_steps)`. What such an object keeps in
-its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
+What such an object keeps in its attributes is its state: models, optimizers, metrics, Keras and TensorFlow variables.
 """
 
 import contextlib
-import functools
-import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.checkpoint import Checkpointer
 from everstep.engine import state as states
 from everstep.engine import tensorflow_variables
 from everstep.errors import UsageError
-from everstep.tracking import TensorBoardTracker, Tracker
+from everstep.loop import InnerLoop
 from everstep.types import Logs, OwnState, State
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
-
-def accepts_model_garden_order(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes a function accept Model Garden's order, too: `(strategy or None, task, mode, params, model_dir, …)`."""
-    order = ("distribution_strategy", "task", "mode", "params", "model_dir", "run_post_eval", "save_summary")
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if args and (args[0] is None or hasattr(args[0], "scope")):
-            named = dict(zip(order, args, strict=False))
-            return function(*args[len(order) :], **{**named, **kwargs})  # type: ignore[arg-type]
-        return function(*args, **kwargs)
-
-    return call
-
-
-def checkpointer_from(checkpointer: Checkpointer | None, orbit: dict[str, Any]) -> Checkpointer | None:
-    """Returns the checkpointer of a `Controller`, passed as `checkpointer` or as `checkpoint_manager`.
-
-    Args:
-      checkpointer: The argument of that name.
-      orbit: All arguments that only orbit's Controller has.
-
-    Raises:
-      UsageError: Both are passed, or something that everstep does not support.
-      TypeError: orbit's Controller has no such argument either.
-    """
-    orbit = dict(orbit)
-    orbit.pop("enable_async_checkpointing", None)  # checkpoints are always written in the background
-    for name in ("summary_manager", "eval_summary_manager"):
-        if orbit.pop(name, None) is not None:
-            raise UsageError("is not supported", key=name, remedy="pass summary_dir=… or tracker=…")
-    manager = orbit.pop("checkpoint_manager", None)
-    if orbit:
-        raise TypeError(f"Controller() got an unexpected keyword argument {next(iter(orbit))!r}")
-    if manager is None:
-        return checkpointer
-    if checkpointer is not None:
-        raise UsageError("is another name for checkpointer", key="checkpoint_manager", remedy="pass one of them")
-    if not isinstance(manager, Checkpointer):
-        reason = f"expected a Checkpointer, received a {type(manager).__name__}"
-        remedy = "everstep.checkpoint.orbax.OrbaxCheckpointer(directory) is one"
-        raise UsageError(reason, key="checkpoint_manager", remedy=remedy)
-    return manager
-
-
-def tracker_from(tracker: Tracker | None, summary_dir: Any, eval_summary_dir: Any) -> Tracker | None:
-    """Returns the tracker of a `Controller`: the one passed, or one that writes TensorBoard events as orbit does.
-
-    Raises:
-      UsageError: Both a tracker and a directory are passed.
-    """
-    if summary_dir is None and eval_summary_dir is None:
-        return tracker
-    if tracker is not None:
-        raise UsageError("creates a tracker, and one is passed", key="summary_dir", remedy="pass one of them")
-    folder = os.path.abspath(summary_dir if summary_dir is not None else eval_summary_dir)
-    return TensorBoardTracker(
-        folder,
-        validation_subdir="validation" if eval_summary_dir is None else os.path.abspath(eval_summary_dir),
-        train_subdir=".",
-    )
-
-
-def with_state(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tuple[Any, Any]:
-    """Returns a trainer and an evaluator whose state can be saved; plain ones are wrapped in a `PlainTrainer`.
+def inner_loops(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> tuple[Any, Any]:
+    """Returns a trainer and an evaluator that a `Controller` can drive; those that it can already are returned as is.
 
     Args:
       trainer: Has `train`, or is None.
@@ -98,18 +29,66 @@ def with_state(trainer: Any, evaluator: Any, global_step: Any, strategy: Any) ->
     Raises:
       UsageError: `global_step` or `strategy` is passed and not needed, or a plain object has no step.
     """
-    if hasattr(evaluator if trainer is None else trainer, "state"):
+    main = evaluator if trainer is None else trainer
+    if hasattr(main, "state"):
         for name, value in {"global_step": global_step, "strategy": strategy}.items():
             if value is not None:
                 reason = "but the trainer counts its steps, and was created in its strategy's scope"
                 raise UsageError(reason, key=name, received=value, remedy="remove it")
-        return trainer, evaluator
+        own = OwnStateTrainer(main, trainer, evaluator)
+        known = (type(None), InnerLoop)
+        return trainer if isinstance(trainer, known) else own, evaluator if isinstance(evaluator, known) else own
     holders = {id(one): one for one in (trainer, evaluator) if one is not None}
     plain = PlainTrainer(list(holders.values()), trainer, evaluator, global_step, strategy)
     return plain if trainer is not None else None, plain if evaluator is not None else None
 
 
-class PlainTrainer:
+class OwnStateTrainer(InnerLoop):
+    """A trainer and an evaluator, one of which has `global_step`, `state` and `restore` of its own.
+
+    Args:
+      owner: The one that has them.
+      trainer: Has `train`, or is None.
+      evaluator: Has `evaluate`, or is None.
+    """
+
+    def __init__(self, owner: Any, trainer: Any, evaluator: Any) -> None:
+        self._owner, self._trainer, self._evaluator = owner, trainer, evaluator
+        self._scope: Any = contextlib.nullcontext
+        self._window_logs: Logs = {}  # of the last call of `train`
+
+    @property
+    def global_step(self) -> int:  # type: ignore[override]
+        """Steps done so far."""
+        return int(self._owner.global_step)
+
+    def train(self, num_steps: int, **calls: Any) -> Logs:
+        """Calls the trainer; nested logs become flat, `task/accuracy`."""
+        with self._scope():
+            self._window_logs = dict(_flat(self._trainer.train(num_steps)))
+        return dict(self._window_logs)
+
+    def evaluate(self, num_steps: int = -1, **calls: Any) -> Logs:
+        """Calls the evaluator; nested logs become flat."""
+        with self._scope():
+            return dict(_flat(self._evaluator.evaluate(num_steps)))
+
+    def window_logs(self) -> Logs:
+        """Returns what the last call of `train` returned, also that of an earlier attempt which did not log it."""
+        return dict(self._window_logs)
+
+    def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
+        """Returns the owner's state."""
+        arrays, meta = self._owner.state(into)
+        return arrays, {**meta, "window_logs": self._window_logs}
+
+    def restore(self, state: State, meta: dict[str, Any]) -> None:  # type: ignore[override]
+        """Restores the owner's state."""
+        self._owner.restore(state, meta)
+        self._window_logs = meta.get("window_logs", {})
+
+
+class PlainTrainer(OwnStateTrainer):
     """A plain trainer and a plain evaluator as one object whose state can be saved.
 
     Args:
@@ -121,11 +100,11 @@ class PlainTrainer:
     """
 
     def __init__(self, holders: list[Any], trainer: Any, evaluator: Any, global_step: Any, strategy: Any) -> None:
-        self._holders, self._trainer, self._evaluator = holders, trainer, evaluator
+        super().__init__(None, trainer, evaluator)
+        self._holders = holders
         self._scope = contextlib.nullcontext if strategy is None else strategy.scope
         self._counter = next((holder for holder in holders if hasattr(holder, "global_step")), None)
         self._global_step = global_step
-        self._window_logs: Logs = {}  # of the last call of `train`
         if global_step is None and self._counter is None:
             raise UsageError(
                 "does not count its steps",
@@ -134,25 +113,10 @@ class PlainTrainer:
             )
 
     @property
-    def global_step(self) -> int:
+    def global_step(self) -> int:  # type: ignore[override]
         """Steps done so far."""
         step = self._counter.global_step if self._global_step is None else self._global_step  # type: ignore[union-attr]
         return int(_array(step))
-
-    def train(self, num_steps: int) -> Logs:
-        """Calls the trainer; nested logs become flat, `task/accuracy`."""
-        with self._scope():
-            self._window_logs = dict(_flat(self._trainer.train(num_steps)))
-        return dict(self._window_logs)
-
-    def evaluate(self, num_steps: int) -> Logs:
-        """Calls the evaluator; nested logs become flat."""
-        with self._scope():
-            return dict(_flat(self._evaluator.evaluate(num_steps)))
-
-    def window_logs(self) -> Logs:
-        """Returns what the last call of `train` returned, also that of an earlier attempt which did not log it."""
-        return dict(self._window_logs)
 
     def state(self, into: OwnState | None = None) -> tuple[OwnState, dict[str, Any]]:
         """Returns the variables that the objects hold; the step, and the logs of the last call of `train`."""
@@ -160,7 +124,7 @@ class PlainTrainer:
         arrays = {key: states.own(_array(value), former.get(key)) for key, value in self._variables().items()}
         return arrays, {"step": self.global_step, "window_logs": self._window_logs}
 
-    def restore(self, state: State, meta: dict[str, Any]) -> None:
+    def restore(self, state: State, meta: dict[str, Any]) -> None:  # type: ignore[override]
         """Restores what `state` returned: all of it for training, for evaluation only what the objects hold.
 
         Raises:

@@ -10,6 +10,8 @@ How pixels of other kinds become 8-bit grey or RGB:
 | CMYK, YCbCr, Lab, a palette, black and white | RGB by Pillow's formulas; colour profiles are ignored |
 | several frames | the first one |
 | 32 bits per pixel of grey | an error: their range is not known |
+
+Only this file asks Pillow to open an image: what is limited or refused here is limited and refused for everybody.
 """
 
 import io
@@ -18,6 +20,8 @@ from collections.abc import Callable
 
 import numpy as np
 from PIL import Image, ImageOps
+
+from everstep.data.formats.bad_file import BadFile
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 """The formats that are read; Pillow's others are rare, or start programs."""
@@ -31,20 +35,21 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 Choose = Callable[[int, int], tuple[int, int]]
 """Returns how many pixels (width, height) of an image of that width and height are enough."""
 
+_SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # values of the orientation that swap width and height
 
 
-class BadImage(ValueError):
+class BadImage(BadFile):
     """Bytes that cannot be used as an image; the text says why."""
 
 
-def decode(data: bytes, channels: int, enough: Choose | None = None) -> Image.Image:
+def decode(data: bytes, channels: int | None, enough: Choose | None = None) -> Image.Image:
     """Decodes an image.
 
     Args:
       data: The content of an image file.
-      channels: 1 for grey, 3 for RGB, 4 for RGBA.
+      channels: 1 for grey, 3 for RGB, 4 for RGBA; None for those of the image, which are 3 if it is in none of these.
       enough: Called with the image's size, upright. A JPEG file may then be decoded at a half, a fourth or an eighth
         of its size, but not smaller than the result; that saves most of the time for large photographs.
 
@@ -63,7 +68,8 @@ def decode(data: bytes, channels: int, enough: Choose | None = None) -> Image.Im
                 image.draft(None, wanted[::-1] if sideways else wanted)
             image.load()
             upright = image if orientation == 1 else ImageOps.exif_transpose(image)
-            return _converted(upright, MODES[channels])
+            own = image.mode if image.mode in MODES.values() else "RGB"
+            return _converted(upright, own if channels is None else MODES[channels])
     except Exception as error:
         raise _bad_image(error) from error
 
@@ -81,6 +87,11 @@ def upright_size(data: bytes | os.PathLike[str]) -> tuple[int, int]:
             return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
     except Exception as error:
         raise _bad_image(error) from error
+
+
+def image_kind(data: bytes) -> str | None:
+    """Returns the format of an image file's bytes, None if TensorFlow does not decode it."""
+    return next((kind for start, kind in _SIGNATURES.items() if data.startswith(start)), None)
 
 
 def _bad_image(error: Exception) -> BadImage:
@@ -105,10 +116,10 @@ def _require_modest_size(image: Image.Image) -> None:
 def _orientation(image: Image.Image) -> int:
     """Returns the EXIF orientation, 1 if there is none: a damaged EXIF block says nothing about the pixels."""
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # as above
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everstep.data.files import find_files
-from everstep.data.tfrecord_writing import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
+from everstep.data.tfrecord import TfExampleBuilder, TfExampleFeatureKeyBase, write_tfrecords
 from everstep.errors import UsageError
 
 tf = pytest.importorskip("tensorflow")

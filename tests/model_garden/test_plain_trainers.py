@@ -5,11 +5,13 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+from tests.loop.samples import Counter, MemoryCheckpointer, SavedCounter
 
+import everstep
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import UsageError
-from everstep.loop.controller import Controller
-from everstep.loop.standard import (
+from everstep.model_garden import (
+    Controller,
     StandardEvaluator,
     StandardEvaluatorOptions,
     StandardTrainer,
@@ -17,8 +19,6 @@ from everstep.loop.standard import (
 )
 from everstep.task.grad import value_and_grad
 from everstep.tracking.tracker import MemoryTracker
-
-from .samples import Counter, MemoryCheckpointer, SavedCounter
 
 pytestmark = pytest.mark.backend
 
@@ -78,6 +78,50 @@ def test_a_plain_object_is_saved_and_resumes_with_the_same_bits(tmp_path):
     for one, other in zip(whole.weights(), second.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert resumed.last_evaluation["validation_loss"] == pytest.approx(float(whole.evaluate(-1)["validation_loss"]))
+
+
+def test_train_and_evaluate_are_all_that_an_object_needs():
+    trainer = Counter()
+    assert everstep.Controller(trainer=trainer, evaluator=trainer, steps_per_loop=5).train_and_evaluate(10) == {
+        "validation_loss": 10.0,
+        "eval_seconds": pytest.approx(0, abs=1),
+    }
+    assert trainer.events == ["train 5", "train 5", "evaluate 10"]
+
+
+class Stateful:
+    """Has a state of its own; knows nothing of the loop otherwise."""
+
+    def __init__(self):
+        self.global_step, self.total = 0, np.zeros(2)
+
+    def train(self, num_steps):
+        self.global_step, self.total = self.global_step + num_steps, self.total + num_steps
+        return {"loss": 1.0, "own": {"total": self.total[0]}}
+
+    def state(self, into=None):
+        return {"total": self.total}, {"step": self.global_step}
+
+    def restore(self, state, meta):
+        self.global_step, self.total = meta["step"], state["total"]
+
+
+def test_an_object_may_say_itself_what_its_state_is():
+    checkpointer = MemoryCheckpointer()
+    logs = Controller(trainer=Stateful(), checkpointer=checkpointer, steps_per_loop=2).train(4)
+    assert (logs["own/total"], list(checkpointer.restore()[0])) == (4, ["total"])
+    again = Stateful()
+    assert Controller(trainer=again, checkpointer=checkpointer).restore_checkpoint() == again.global_step == 4
+    assert again.total.tolist() == [4, 4]
+
+
+def test_a_plain_evaluator_beside_a_trainer_that_can_be_saved():
+    class Looker:
+        def evaluate(self, num_steps):
+            return {"score": {"first": 3}}
+
+    logs = Controller(trainer=SavedCounter(), evaluator=Looker(), steps_per_loop=5).train_and_evaluate(5)
+    assert logs["score/first"] == 3
 
 
 def test_a_window_that_was_trained_before_a_stop_is_logged_by_the_next_attempt(tmp_path):
@@ -323,3 +367,10 @@ def test_options_that_are_refused(kind, options):
     made = type("Made", (kind,), {"train_step": None, "eval_step": None})
     with pytest.raises(UsageError, match="use_t"):
         made([], options)
+
+
+def test_the_path_that_orbits_users_have_imported_from():
+    from everstep.loop import standard
+
+    assert standard.StandardTrainer is StandardTrainer
+    assert everstep.Controller is Controller

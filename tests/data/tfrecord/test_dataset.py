@@ -12,9 +12,8 @@ import pytest
 import everstep
 from everstep.checkpoint.remote import publish
 from everstep.checkpoint.remote.store import Store
-from everstep.data.tfrecord import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds
-from everstep.data.tfrecord_files import frames, inspect
-from everstep.data.tfrecord_writing import write_arrays
+from everstep.data.formats.tfrecord import frames
+from everstep.data.tfrecord import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds, inspect, write_arrays
 from everstep.errors import NOTHING, UsageError
 
 tf = pytest.importorskip("tensorflow")

@@ -1,12 +1,8 @@
-"""TFRecord datasets by the convention of training components: a folder with `train-*.tfrec`, `valid-*.tfrec`.
+"""Batches of a folder's records: `get_tfrecord_dataset`, `get_train_ds`, `get_valid_ds`.
 
-`get_train_ds`, `get_valid_ds` and `get_labels` are the public functions. Records are counted before they are read, so
-the length of an epoch is known; a percentage always selects the same records.
+Records are counted before they are read, so the length of an epoch is known; a percentage always selects the same ones.
 """
 
-import contextlib
-import dataclasses
-import fnmatch
 import functools
 import hashlib
 import inspect
@@ -16,11 +12,23 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from everstep.checkpoint.remote import checked, is_url, local_files, refuse_lost_slash, stored_names
-from everstep.data.arguments import place, plain_number, whole_number
+from everstep.data.arguments import whole_number
+from everstep.data.formats.bad_file import BadFile
+from everstep.data.formats.tfrecord import BrokenFrame, Content, content, features, is_gzip
 from everstep.data.input_reader import Hooks, InputStream, Reading
-from everstep.data.record_sources import (
-    GZIP,
+from everstep.data.stream import OwnRows, Part
+from everstep.data.tf_data import load_tensorflow
+from everstep.data.tfrecord.folders import (
+    KEY,
+    SPLITS,
+    checked_percentage,
+    dataset_folder,
+    folder_path,
+    naming_urls,
+    split_files,
+)
+from everstep.data.tfrecord.inspection import Salvaged
+from everstep.data.tfrecord.sources import (
     FileSource,
     Interleave,
     ReadFile,
@@ -30,23 +38,15 @@ from everstep.data.record_sources import (
     naming_damage,
     read_records,
 )
-from everstep.data.stream import OwnRows, Part
-from everstep.data.tf_data import load_tensorflow
-from everstep.data.tfrecord_files import BrokenFrame, Content, NoRecordFiles, Salvaged, content
 from everstep.errors import UsageError, nearest
-from everstep.storage import is_temporary
 from everstep.types import Batch
 
 Function = Callable[..., Any]
 _Read = TypeVar("_Read")
 
-SPLITS = ("train", "valid")
 SHUFFLE_BUFFER = 2048
 """Size of the shuffle buffer, in encoded records."""
 
-_PATTERNS = ("{split}-*.tfrec", "{split}_*.tfrec", "{split}-*.tfrecord")
-_LABELS = ("labels.txt", "label.txt")
-_KEY = "dataset"
 _FILES_AT_ONCE = 128
 _BUCKETS = 2**62
 _HASH_KEY = (0x65766572, 0x73746570)
@@ -150,12 +150,12 @@ def get_tfrecord_dataset(
     check_compression(compression)
     global_batch_size = whole_number("global_batch_size", global_batch_size)
     shuffle_buffer, seed = whole_number("shuffle_buffer", shuffle_buffer, 0), whole_number("seed", seed, 0)
-    percentage = _percentage(percentage)
+    percentage = checked_percentage(percentage)
     _require_keyword(preprocessing)
-    names = record_files(folder_path(dataset_path), SPLITS[0] if training else SPLITS[1])
+    names = split_files(folder_path(dataset_path), SPLITS[0] if training else SPLITS[1])
     salvaged = Salvaged(tf, list(names)) if on_corrupt == "skip" else None
     files = salvaged.files if salvaged else list(names)
-    with _naming_urls(names):
+    with naming_urls(names):
         contents = [_content(tf, file, compression) for file in files]
     source = RecordSource(tf, files, [each.records for each in contents], percentage, compression)
     _require_batches(source.size, global_batch_size, list(names.values()), training)
@@ -197,7 +197,7 @@ def _require_keyword(preprocessing: Function) -> None:
 def _require_batches(records: int, batch: int, files: list[str], training: bool) -> None:
     if not records:
         reason = f"and {len(files) - 1} more have no record at all"
-        raise UsageError(reason, key=_KEY, received=files[0], remedy="write them again")
+        raise UsageError(reason, key=KEY, received=files[0], remedy="write them again")
     if training and records < batch:
         raise UsageError(
             f"but there are {records} training records in {os.path.dirname(files[0])!r}, and only full batches are "
@@ -206,135 +206,6 @@ def _require_batches(records: int, batch: int, files: list[str], training: bool)
             received=batch,
             remedy=f"use at most {records}",
         )
-
-
-# -- the folder and its files ------------------------------------------------------------------------------------------
-
-
-def get_labels(dataset: str | os.PathLike[str], percentage: float = 100) -> tuple[int, list[str]]:
-    """Returns how many classes a dataset has, and their names in order: the lines of its `labels.txt`.
-
-        num_classes, label_list = get_labels("data/faces", 10)
-
-    Args:
-      dataset: The dataset's folder, or its URL in a store.
-      percentage: How much of it is used. Below 100, a copy `<dataset>-subset-<percentage>` has its own labels; without
-        such a copy, the classes are those of the whole dataset.
-
-    Raises:
-      NoRecordFiles: There is no `labels.txt`.
-      UsageError: The file names no class, or one twice.
-    """
-    folder, _ = dataset_folder(dataset, percentage)
-    names = _listed(folder)
-    path = next((f"{folder}/{name}" for name in _LABELS if name in names), None)
-    if path is None:
-        raise NoRecordFiles("has no labels.txt", key=_KEY, received=folder, remedy="write one with a class per line")
-    try:
-        here = local_files(path, _KEY)[path] if is_url(path) else path
-        with open(here, encoding="utf-8") as file:
-            labels = [line.strip() for line in file.read().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read as text: {error}", key=_KEY, received=path) from error
-    twice = sorted({label for label in labels if labels.count(label) > 1}) if len(set(labels)) < len(labels) else []
-    if twice or not labels:
-        reason = f"names {f'the class {twice[0]!r} twice' if twice else 'no class'}"
-        raise UsageError(reason, key=_KEY, received=path, remedy="write one class per line")
-    return len(labels), labels
-
-
-def record_files(folder: str, split: str) -> dict[str, str]:
-    """Returns the record files of a split, sorted: the user's name of each, by its local path.
-
-    They are `<split>-*.tfrec`; if there are none, `<split>_*.tfrec` or `<split>-*.tfrecord`. Files in a store are
-    fetched once.
-
-    Raises:
-      NoRecordFiles: There are none; names some of the other files.
-    """
-    names = _listed(folder)
-    for pattern in (pattern.format(split=split) for pattern in _PATTERNS):
-        if found := sorted(fnmatch.filter(names, pattern)):
-            if is_url(folder):
-                return {path: url for url, path in local_files(f"{folder}/{pattern}", _KEY).items()}
-            return {f"{folder}/{name}": f"{folder}/{name}" for name in found}
-    others = ", ".join(repr(name) for name in sorted(names)[:5]) or "nothing"
-    raise NoRecordFiles(
-        f"has no file {split}-*.tfrec; it has {others}",
-        key=_KEY,
-        received=folder,
-        remedy="name the folder of the record files",
-    )
-
-
-def dataset_folder(dataset: str | os.PathLike[str], percentage: float) -> tuple[str, float]:
-    """Returns the folder to read, and the percentage of its records.
-
-    An existing copy `<dataset>-subset-<percentage>` is read as a whole.
-
-    Raises:
-      NoRecordFiles: There is neither of the two folders.
-      UsageError: The percentage is invalid.
-    """
-    percentage, folder = _percentage(percentage), folder_path(dataset)
-    if percentage == 100:
-        return folder, 100
-    subset = f"{folder}-subset-{percentage:g}"
-    if _is_folder(subset):
-        return subset, 100
-    if not _is_folder(folder):
-        reason = f"there is neither such a folder nor {subset!r}, a copy with {percentage:g} percent of it"
-        raise NoRecordFiles(reason, key=_KEY, received=folder, remedy=_where(folder))
-    return folder, percentage
-
-
-def folder_path(dataset: str | os.PathLike[str]) -> str:
-    """Returns a folder or a URL without slashes at its end.
-
-    Raises:
-      UsageError: The value is neither a path nor a valid URL.
-    """
-    text = place(_KEY, dataset)
-    refuse_lost_slash(text, _KEY)
-    return checked(text, _KEY) if is_url(text) else text.rstrip("/") or "/"
-
-
-def _percentage(value: Any) -> float:
-    number = plain_number(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 100:
-        raise UsageError("must be more than 0 and at most 100", key="percentage", received=number)
-    return 100 if number == 100 else number
-
-
-def _listed(folder: str) -> list[str]:
-    if not _is_folder(folder):
-        raise NoRecordFiles("there is no such folder", key=_KEY, received=folder, remedy=_where(folder))
-    names = stored_names(folder, _KEY) if is_url(folder) else os.listdir(folder)
-    return [name for name in names if not is_temporary(name)]
-
-
-def _where(folder: str) -> str:
-    """Returns what to know about a path that does not exist."""
-    return "" if is_url(folder) else f"paths are relative to {os.getcwd()!r}"
-
-
-def _is_folder(folder: str) -> bool:
-    return bool(stored_names(folder, _KEY)) if is_url(folder) else os.path.isdir(folder)
-
-
-@contextlib.contextmanager
-def _naming_urls(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside the block errors name a fetched file by its URL, not by its local path."""
-    try:
-        yield
-    except UsageError as error:
-        name = names.get(error.received) if isinstance(error.received, str) else None
-        if name is None or name == error.received:
-            raise
-        raise UsageError([dataclasses.replace(problem, received=name) for problem in error.problems]) from error
-
-
-# -- records -----------------------------------------------------------------------------------------------------------
 
 
 class _AllAtOnce(Interleave):
@@ -403,20 +274,19 @@ def _content(tf: Any, file: str, compression: str) -> Content:
         if not compression:
             return content(file)
         read = read_records(compression)
-        records = sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)], _KEY))
+        records = sum(1 for _ in naming_damage(tf, iter(read(file)), [(file, read)], KEY))
         with open(file, "rb") as opened:
             return Content(records, hashlib.file_digest(opened, "sha256").hexdigest()[:16])
     except BrokenFrame as broken:
-        with open(file, "rb") as opened:
-            hint = "; it is a gzip file: specify compression='GZIP'" if opened.read(len(GZIP)) == GZIP else ""
+        hint = "; it is a gzip file: specify compression='GZIP'" if is_gzip(file) else ""
         raise UsageError(
             f"is damaged {broken}{hint}",
-            key=_KEY,
+            key=KEY,
             received=file,
             remedy="write it again, or remove it; on_corrupt='skip' reads the records that are whole",
         ) from broken
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", key=_KEY, received=file) from error
+        raise UsageError(f"cannot be read: {error.strerror}", key=KEY, received=file) from error
 
 
 def _identity(files: Sequence[str], contents: Sequence[Content]) -> dict[str, str]:
@@ -449,7 +319,7 @@ class RecordStream(InputStream):
       owns: An object that is kept alive as long as the stream.
     """
 
-    _key = _KEY
+    _key = KEY
 
     def __init__(
         self,
@@ -490,13 +360,13 @@ class RecordStream(InputStream):
     def _naming_records(self, opened: Callable[[], Iterator[_Read]]) -> Iterator[_Read]:
         """Yields what is read."""
         errors = self._tf.errors
-        with _naming_urls(self._names):
+        with naming_urls(self._names):
             try:
                 yield from opened()
             except errors.FailedPreconditionError as error:
                 raise UsageError(
                     f"the record files have changed: they had {self._source.size} records when they were counted",
-                    key=_KEY,
+                    key=KEY,
                     remedy="do not change them while they are read",
                 ) from error
             except errors.OpError as error:
@@ -514,8 +384,8 @@ def _failed_record(
             record = next(iter(read(tf.constant(file)).skip(number)))
             hint = " (nothing was found: is the label in labels.txt?)" if "slice index" in message else ""
             return UsageError(
-                f"preprocessing fails on record {number} ({_short_features(tf, record)}): {message}{hint}",
-                key=_KEY,
+                f"preprocessing fails on record {number} ({_short_features(record.numpy())}): {message}{hint}",
+                key=KEY,
                 received=file,
                 remedy="correct the record, or the function",
             )
@@ -537,16 +407,14 @@ def _first_failure(tf: Any, file: str, read: ReadFile, preprocess: Callable[[Any
         count += 1
 
 
-def _short_features(tf: Any, record: Any) -> str:
+def _short_features(record: bytes) -> str:
     """Returns the features of an example that have one short value, as text."""
     try:
-        features = tf.train.Example.FromString(record.numpy()).features.feature
-    except Exception:  # protocol buffers raise their own kind
-        return f"{len(record.numpy())} bytes that are not a tf.train.Example"
+        example = features(record)
+    except BadFile as error:
+        return f"which {error}"
     shown = []
-    for name in sorted(features):
-        kind = features[name].WhichOneof("kind")
-        values = list(getattr(features[name], kind).value) if kind else []
+    for name, (_, values) in sorted(example.items()):
         if len(values) == 1:
             text = repr(values[0].decode("utf-8", "replace") if isinstance(values[0], bytes) else values[0])
             shown += [f"{name}={text}"] if len(text) <= _SHORT else []

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from tests.data.images.image_files import encoded, picture
 
-from everstep.data.images.decoding import BadImage, decode
+from everstep.data.formats.images import BadImage, decode
 
 GREY = picture(1, channels=1)
 COLOUR = picture(2)
