@@ -212,7 +212,7 @@ def memory_of(trainer: Trainer) -> dict[str, float]:
     block = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), trainer.train_example)
     before = engine.compilations
     try:
-        compiled = engine._function("train").lower(engine._values, block).compile()
+        compiled = engine.backend._function("train").lower(engine.backend._values, block).compile()
         found = compiled.memory_analysis()
         arguments = found.argument_size_in_bytes - found.alias_size_in_bytes + found.output_size_in_bytes
         total = found.temp_size_in_bytes + arguments
@@ -220,4 +220,4 @@ def memory_of(trainer: Trainer) -> dict[str, float]:
     except Exception:  # a figure less
         return {}
     finally:
-        engine.compilations = before
+        engine.backend.compilations = before

@@ -133,9 +133,9 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 def make_engine(way: str, *args: Any) -> Any:
     if way == "recorded" and not GPU:
-        from tests.engine.operation_list import RecordingEngine
+        from tests.engine.operation_list import recording_engine
 
-        return RecordingEngine(*args)
+        return recording_engine(*args)
     return create_engine(*args, cuda_graph=way == "recorded")
 
 

@@ -93,7 +93,7 @@ def measured(name: str, small: bool, seconds: float) -> dict[str, Any]:
     engine = new_engine(trained.model)
     batch = (trained.x, trained.y)
     engine.build(batch)
-    placed = engine.place(batch)
+    placed = engine.backend._placed(batch)
     print(f"\n{name}: built in {time.perf_counter() - begin:.0f} s", flush=True)
     found: dict[str, Any] = {"step_ms": {}, "eager_ms": {}, "reasons": {}, "groups": {}, "operations": {}}
     found["kernels"] = {}
@@ -118,25 +118,25 @@ def new_engine(model: keras.Model) -> Any:
     """Returns an engine for a compiled model."""
     if GPU:
         return create_engine(es.CompiledTask(model), model, model.optimizer)
-    from tests.engine.operation_list import RecordingEngine
+    from tests.engine.operation_list import recording_engine
 
-    return RecordingEngine(es.CompiledTask(model), model, model.optimizer)
+    return recording_engine(es.CompiledTask(model), model, model.optimizer)
 
 
 def measure_variant(variant: str, engine: Any, placed: Any, found: dict[str, Any]) -> None:
     """Adds the figures of a variant, and prints a line."""
     if variant != "all":  # that is what the engine was built with
-        engine._steps.clear()
-        engine._reasons.clear()
-    step = engine._recorded("train", placed)
+        engine.backend._recorded_steps.clear()
+        engine.backend._reasons.clear()
+    step = engine.backend._recorded("train", placed)
     if step is not None:
         found["step_ms"][variant] = milliseconds(lambda: step(placed))
     else:
-        found["reasons"][variant] = engine._reasons.get("train", "")
+        found["reasons"][variant] = engine.backend._reasons.get("train", "")
 
     def eager() -> None:
-        with on_stream_of_graphs(), engine._guarded(), own_operations():
-            engine._train_step(placed)
+        with on_stream_of_graphs(), engine.steps.guarded(), own_operations():
+            engine.steps.run("train", placed)
 
     found["eager_ms"][variant] = milliseconds(eager, rounds=1)
     if variant in PROFILED:

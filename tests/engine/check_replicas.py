@@ -269,7 +269,8 @@ def arrays_of_different_lengths():
 
         def grad(*lengths):
             parts = [tf.range(length, dtype="float32") for length in lengths]
-            return replicas.results(tf.function(lambda: replicas.run(step, tuple(parts)), autograph=False)())[0]
+            [gradient] = tf.function(lambda: replicas.run("train", step, tuple(parts)), autograph=False)()
+            return [part.numpy() for part in replicas.parts(gradient)]
 
         np.testing.assert_allclose(grad(4, 6), [1.5 + 2.5] * 2)
         np.testing.assert_allclose(grad(5, 1), [2.0])

@@ -10,7 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from everstep.engine.torch import TorchEngine
+from everstep.engine.engine import Engine
+from everstep.engine.protocol import EngineOptions
+from everstep.engine.torch import TorchBackend
 
 
 class OperationList(TorchDispatchMode):
@@ -76,8 +78,13 @@ def arguments(func):
     return func._schema.arguments
 
 
-class RecordingEngine(TorchEngine):
+class RecordingBackend(TorchBackend):
     """Runs steps as on a GPU, with `OperationList` instead of CUDA graphs."""
 
     def _graph_type(self):
-        return OperationList if self.cuda_graph else None
+        return OperationList if self.options.cuda_graph else None
+
+
+def recording_engine(task, model, optimizer=None, **options):
+    """Creates an engine that records its steps."""
+    return Engine(task, model, optimizer, RecordingBackend(EngineOptions(**options)))

@@ -31,7 +31,7 @@ import jax
 
 from everstep.engine import certified, programs
 from everstep.engine.certified import Call, Certifier, fingerprint, racing_operations
-from everstep.engine.jax import JaxEngine
+from everstep.engine.jax import JaxBackend
 from everstep.engine.machine_choices import Calls, MachineChoices, joined_choices
 from everstep.engine.programs import Programs
 
@@ -55,7 +55,7 @@ def certifies(monkeypatch):
     """Returns a function that makes engines certify their programs from now on, and says which steps are long."""
 
     def chosen(long_step=EVERY):
-        monkeypatch.setattr(JaxEngine, "_certifies", True)
+        monkeypatch.setattr(JaxBackend, "_certifies", True)
         monkeypatch.setattr(certified, "LONG_STEP", long_step)
 
     return chosen
@@ -318,7 +318,7 @@ def test_steps_are_single_where_several_in_a_call_give_other_bits(certifies, mon
     monkeypatch.setattr(Call, "differs_from", lambda self, single_steps: bool(self._run(single_steps)))
     digest, engine = trained()
     assert digest == plain
-    calls = engine._certifier.programs.calls("train")
+    calls = engine.backend._certifier.programs.calls("train")
     assert (calls.several, calls.autotuned) == (False, False)
     assert "other bits" in calls.reason
     assert engine.call_length.longest == 1
@@ -362,10 +362,10 @@ import os, signal, sys
 import keras, numpy as np
 import everstep
 from everstep.engine import certified
-from everstep.engine.jax import JaxEngine
+from everstep.engine.jax import JaxBackend
 
 directory, long_step, killed_in = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-JaxEngine._certifies, certified.LONG_STEP = True, long_step
+JaxBackend._certifies, certified.LONG_STEP = True, long_step
 keras.utils.set_random_seed(0)
 layers = [keras.layers.Dense(4, activation="relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
 model = keras.Sequential([keras.Input((8,)), *layers])

@@ -49,7 +49,7 @@ def test_the_first_bad_step_is_unknown_where_it_is_not_counted(monkeypatch):
             return {**logs, "learning_rate": logs["loss"], "score": 0.0 * logs["loss"] - 5.0}
 
     engine = create_engine(Logs(), seeded(models.mlp), keras.optimizers.SGD())
-    monkeypatch.setattr(type(engine), "_sees_whole_loss", False)
+    monkeypatch.setattr(engine.backend.workers, "sees_whole_loss", False)
     x, y = models.samples(engine.model, 8)
     engine.build((x[:4], y[:4]))
     with contextlib.closing(engine.feed(ArrayStream((x, y), 4, shuffle=False))) as feed:
@@ -75,7 +75,7 @@ def test_a_batch_is_placed_as_it_is(kind, dtype):
     array[...] = np.arange(24).reshape(4, 6) % 2
     array = array[:, ::2] if kind == "not contiguous" else array
     array.flags.writeable = kind != "read-only"
-    placed = keras.ops.convert_to_numpy(engine.place({"x": array})["x"])
+    placed = keras.ops.convert_to_numpy(engine.backend.place_whole({"x": array})["x"])
     np.testing.assert_array_equal(placed, array)
 
 
@@ -84,7 +84,7 @@ def test_a_batch_is_placed_as_it_is(kind, dtype):
     "losses", [[0.1, 0.7, 1e-3], [0.1, np.nan, 0.2], [np.inf, 0.1, 0.2]], ids=["finite", "nan", "inf"]
 )
 def test_sums_without_keras_have_the_same_bits(losses):
-    own = create_engine(Regression(), seeded(models.mlp))._window_type
+    own = create_engine(Regression(), seeded(models.mlp)).backend.sums
     assert own is not WindowSums
     found = []
     for sums in (WindowSums({"loss": ()}, []), own({"loss": ()}, [])):

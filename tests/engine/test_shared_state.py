@@ -18,14 +18,16 @@ DAILY = [state.check_pull_sees_changes, state.check_push_and_pull_change_nothing
 
 def shared(task, model, optimizer=None, **options):
     """Creates the engine as on an accelerator; JAX donates arrays on a CPU, too."""
-    from everstep.engine.jax import JaxEngine
+    from everstep.engine.engine import Engine
+    from everstep.engine.jax import JaxBackend
+    from everstep.engine.protocol import EngineOptions
 
-    class Shared(JaxEngine):
+    class Shared(JaxBackend):
         def _place_variables(self):
             super()._place_variables()
             self._is_shared = [True] * len(self._state_variables)
 
-    return Shared(task, model, optimizer, **options)
+    return Engine(task, model, optimizer, Shared(EngineOptions(**options)))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_the_state_exists_once():
         rig.run(2)
         rig.engine.push()
         kernel = rig.engine.model.trainable_variables[0]
-        assert any(kernel.value is value for value in rig.engine._values)
+        assert any(kernel.value is value for value in rig.engine.backend._values)
         rig.run(2)
         assert kernel.value.is_deleted()
         rig.engine.push()

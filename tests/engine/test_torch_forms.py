@@ -17,7 +17,7 @@ if keras.backend.backend() != "torch":
 
 import torch  # noqa: E402
 from keras import layers, ops  # noqa: E402
-from tests.engine.operation_list import RecordingEngine  # noqa: E402
+from tests.engine.operation_list import recording_engine  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import everstep as es  # noqa: E402
@@ -426,7 +426,7 @@ def test_a_run(policy, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", models.MODELS)
 def test_recorded_steps_have_the_same_bits(kind, on_cpu):
     digests = set()
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         with running(make, Regression(), seeded(models.MODELS[kind]), long_calls=True) as rig:
             assert rig.engine.is_eager == (make is create_engine), rig.engine.describe()
             rig.run(7, 5)

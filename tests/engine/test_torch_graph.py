@@ -15,7 +15,7 @@ if keras.backend.backend() != "torch":
     pytest.skip("only PyTorch has recorded steps", allow_module_level=True)
 
 import torch  # noqa: E402
-from tests.engine.operation_list import RecordingEngine  # noqa: E402
+from tests.engine.operation_list import recording_engine  # noqa: E402
 
 import everstep as es  # noqa: E402
 from everstep.data.iterables import IterableStream  # noqa: E402
@@ -27,18 +27,18 @@ from everstep.testing.tasks import Regression, Scripted, running, seeded  # noqa
 
 @pytest.mark.parametrize("check", engines.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_engine(check):
-    check(RecordingEngine)
+    check(recording_engine)
 
 
 @pytest.mark.parametrize("kind", models.MODELS)
 def test_same_bits_for_every_split(kind):
-    check_same_bits_for_every_split(RecordingEngine, kind)
+    check_same_bits_for_every_split(recording_engine, kind)
 
 
 @pytest.mark.parametrize("kind", models.MODELS)
 def test_same_bits_as_eagerly(kind):
     digests, logs = set(), []
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         model = seeded(models.MODELS[kind])
         with running(make, Regression(), model, long_calls=True) as rig:
             assert rig.engine.is_eager == (make is create_engine), rig.engine.describe()
@@ -92,13 +92,13 @@ def assigns_under_a_condition(task, inputs, model, optimizer, metrics):
 )
 def test_runs_eagerly(step, attributes, reason, caplog):
     ended = []
-    for make in (RecordingEngine, create_engine):
+    for make in (recording_engine, create_engine):
         given = {
             name: keras.Variable(value) if name == "good" else copy.copy(value) for name, value in attributes.items()
         }
         task = Scripted(step, **given)
         with running(make, task, seeded(models.mlp), long_calls=True) as rig:
-            if make is RecordingEngine:
+            if make is recording_engine:
                 described = rig.engine.describe()
                 assert described["loop"] == "eager"
                 assert reason in described["reason"]
@@ -115,7 +115,7 @@ def test_conditions_without_assignments_are_recorded():
         return logs | {"sign": keras.ops.cond(loss < task.limit, lambda: loss * 0.0 + 1.0, lambda: loss * 0.0 - 1.0)}
 
     signs = []
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         task = Scripted(step, limit=1.0)
         with running(make, task, seeded(models.plain_mlp), long_calls=True) as rig:
             assert rig.engine.is_eager == (make is create_engine)
@@ -127,7 +127,7 @@ def test_conditions_without_assignments_are_recorded():
 
 
 def test_can_be_turned_off():
-    engine = RecordingEngine(Regression(), seeded(models.mlp), keras.optimizers.Adam(), cuda_graph=False)
+    engine = recording_engine(Regression(), seeded(models.mlp), keras.optimizers.Adam(), cuda_graph=False)
     engine.build(models.samples(engine.model, 4))
     assert engine.describe() == {"device": "cpu", "loop": "eager", "xla": False, "replicas": 1}
 
@@ -138,7 +138,7 @@ def test_can_be_turned_off():
 def test_random_numbers_after_an_assigned_seed():
     """Seeds are known on the host; those that are assigned between two runs are read again."""
     digests = set()
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         with running(make, Regression(), seeded(models.mlp), long_calls=True) as rig:
             rig.run(3)
             seeds = [v for v in rig.engine.variables.values() if v.name == "seed_generator_state"]
@@ -155,7 +155,7 @@ def test_random_numbers_after_an_assigned_seed():
 
 def test_replaced_variables_are_recorded_again():
     digests = set()
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         with running(make, Regression(), seeded(models.mlp), long_calls=True) as rig:
             rig.run(3)
             for variable in rig.engine.variables.values():
@@ -170,7 +170,7 @@ def test_replaced_variables_are_recorded_again():
 def test_many_shapes(caplog):
     """Batches of more shapes than are recorded run eagerly, with the same bits."""
     digests = set()
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         model = seeded(models.mlp)
         x, y = models.samples(model, 200)
         batches = [(x[:size], y[:size]) for size in (*range(4, 16), 4, 15)]
@@ -184,7 +184,7 @@ def test_many_shapes(caplog):
 
 def test_logs_as_of_the_call():
     """`read_later` returns the logs of the steps before it, also after later ones."""
-    with running(RecordingEngine, Regression(), seeded(models.mlp), long_calls=True) as rig:
+    with running(recording_engine, Regression(), seeded(models.mlp), long_calls=True) as rig:
         rig.run(3)
         logs, later, bad = rig.engine.read("train"), rig.engine.read_later("train"), rig.engine.read_bad_step_later()
         rig.run(3)
@@ -207,7 +207,7 @@ def test_a_models_own_step():
             return {"loss": loss.detach()}
 
     digests = set()
-    for make in (create_engine, RecordingEngine):
+    for make in (create_engine, recording_engine):
         model = seeded(lambda: Own([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]))
         model.compile("adam", "mse")
         data = models.samples(models.mlp(), 40)

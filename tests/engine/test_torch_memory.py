@@ -11,18 +11,15 @@ if keras.backend.backend() != "torch":
 
 import torch
 
-from everstep.engine import torch as engine
 from everstep.engine.state import canonical
-from everstep.engine.torch import _pinned
+from everstep.engine.torch import TorchBackend, _pinned
 from everstep.engine.torch import _view as backend_view
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 
 
 def placed(array):
-    found = object.__new__(engine.TorchEngine)
-    found._shared = None
-    return found.place_block(Block(array, len(array), []))
+    return TorchBackend().place(Block(array, len(array), []))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "bool"])

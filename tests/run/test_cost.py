@@ -144,7 +144,7 @@ def test_a_graph_is_counted_where_the_compiler_refuses_it(tmp_path):
     task = Line(pooled, (32, 1))
     trainer = create_trainer(everstep.ExperimentConfig(), task, train=True, evaluate=False)
     trainer.train(1)
-    (loop,) = trainer.engine._loops.values()
+    (loop,) = trainer.engine.backend._loops.values()
     assert not flops.is_for_xla(flops._loop_body(loop.graph))
     trainer.close()
     products = 2 * BATCH * (2 * 32 * 64 + 3 * 16 * 64)

@@ -1,12 +1,14 @@
 """Engines: how steps run on one backend.
 
-`create_engine` makes the engine of the process's backend. It traces the user's step, runs compiled calls of many steps,
-and moves the state between the device, the host and the Keras objects. What backends share is in `engine.py`; each
-backend is one file.
+`create_engine` makes the engine of the process's backend. An `Engine` runs compiled calls of many steps, and moves the
+state between the device, the host and the Keras objects. Each backend is one file that implements `Backend`.
 
 backend.py              which backend the process has: selected once, before Keras is imported
 config.py               `RuntimeConfig`: backend, devices, seed, precision
-engine.py               `Engine`: what all backends share
+engine.py               `Engine`: runs steps, the same way on every backend
+steps.py                `Steps`: the code of a step
+building.py             builds what steps need, and collects the state
+protocol.py             `Backend`: what each backend implements
 jax.py                  JAX
 tensorflow.py           TensorFlow
 torch.py                PyTorch
@@ -39,6 +41,7 @@ torch_layouts.py        convolutions and pooling without copies
 torch_norms.py          batch and group normalization in one operation
 torch_products.py       dense layers whose product adds the bias
 torch_updates.py        updates of all variables in few passes
+workers.py              `Workers`: who computes each step together
 strategy.py             which devices a run uses
 mesh.py                 the devices that train one model on JAX
 sharding.py             which device holds which part of a variable
@@ -127,6 +130,7 @@ if TYPE_CHECKING:
     )
     from everstep.engine.strategy import (
         configured_strategy,
+        current_strategy,
         entered,
         get_distribution_strategy,
         suspended,

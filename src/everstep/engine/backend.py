@@ -21,10 +21,10 @@ from everstep.startup_messages import held_back
 if TYPE_CHECKING:
     from everstep.engine.engine import Engine
 
-_ENGINES = {
-    "tensorflow": ("everstep.engine.tensorflow", "TensorFlowEngine"),
-    "jax": ("everstep.engine.jax", "JaxEngine"),
-    "torch": ("everstep.engine.torch", "TorchEngine"),
+_BACKENDS = {
+    "tensorflow": ("everstep.engine.tensorflow", "TensorFlowBackend"),
+    "jax": ("everstep.engine.jax", "JaxBackend"),
+    "torch": ("everstep.engine.torch", "TorchBackend"),
 }
 
 _DETERMINISTIC = "xla_gpu_deterministic_ops"
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 def installed() -> list[str]:
     """Returns the backends that are installed, the default one first."""
-    return [name for name in _ENGINES if importlib.util.find_spec(name) is not None]
+    return [name for name in _BACKENDS if importlib.util.find_spec(name) is not None]
 
 
 def set_default_backend() -> None:
@@ -75,15 +75,15 @@ def select(name: str | None, key: str = "runtime.backend") -> str:
     current = loaded.backend.backend() if loaded is not None else os.environ.get("KERAS_BACKEND")
     key = key if name else "KERAS_BACKEND"
     name = name or current or next(iter(installed()), "jax")
-    if name not in _ENGINES:
-        raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _ENGINES))
+    if name not in _BACKENDS:
+        raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _BACKENDS))
     if (loaded is None or name != current) and name not in installed():
         raise UsageError(
             f"the package {name!r} is not installed", key=key, received=name, remedy=f"pip install 'everstep[{name}]'"
         )
     if loaded is not None and current != name:
         raise UsageError(
-            f"but Keras is loaded with {current!r}",
+            f"Keras is loaded with {current!r} already",
             key=key,
             received=name,
             remedy=f"set KERAS_BACKEND={name} before importing keras",
@@ -321,20 +321,31 @@ def _cached(jax: Any, directory: str) -> Iterator[None]:
 
 
 def create_engine(task: Any, model: Any, optimizer: Any = None, **options: Any) -> "Engine":
-    """Returns the engine for the backend that Keras is loaded with."""
+    """Returns an engine on the backend that Keras is loaded with.
+
+    Args:
+      task: The task whose steps it runs.
+      model: The model of the task.
+      optimizer: The optimizer; None for evaluation only.
+      **options: Fields of `EngineOptions`.
+    """
     import keras
 
     name = keras.backend.backend()
-    if name not in _ENGINES:
-        raise UsageError("has no engine", key="runtime.backend", received=name, remedy=nearest(name, _ENGINES))
+    if name not in _BACKENDS:
+        raise UsageError("has no engine", key="runtime.backend", received=name, remedy=nearest(name, _BACKENDS))
     import_engine()
-    module, cls = _ENGINES[name]
-    return getattr(sys.modules[module], cls)(task, model, optimizer, **options)
+    module, cls = _BACKENDS[name]
+    engine, protocol = (sys.modules[f"everstep.engine.{part}"] for part in ("engine", "protocol"))
+    backend = getattr(sys.modules[module], cls)(protocol.EngineOptions(**options))
+    created: Engine = engine.Engine(task, model, optimizer, backend)
+    return created
 
 
 def import_engine() -> None:
     """Imports the engine for the backend that Keras is loaded with, if there is one."""
     import keras
 
-    if (found := _ENGINES.get(keras.backend.backend())) is not None:
-        importlib.import_module(found[0])
+    if keras.backend.backend() in _BACKENDS:
+        importlib.import_module("everstep.engine.engine")
+        importlib.import_module(_BACKENDS[keras.backend.backend()][0])

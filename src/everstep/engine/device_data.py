@@ -10,13 +10,13 @@ the memory of the device is for the model.
 `place_data` decides, as `cache` in the data section requests it; `Engine.place_on_device` places the arrays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from everstep.data import ArrayStream, Stream, nest
+from everstep.data import ArrayStream, Block, Stream, nest
 from everstep.engine import device_names as devices
 from everstep.errors import UsageError
 
@@ -48,6 +48,10 @@ class ResidentData(NamedTuple):
     stream: ArrayStream
     rows: ArrayStream
     arrays: Any
+
+    def place(self, place: Callable[[Block], Any], block: Block) -> PlacedRows:
+        """Places a block of `rows` with a function, and returns it with the arrays."""
+        return PlacedRows(self.arrays, place(block))
 
 
 def place_data(engine: Any, streams: Mapping[str, tuple[Stream | None, Any]]) -> dict[str, int]:

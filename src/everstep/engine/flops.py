@@ -2,7 +2,7 @@
 
 Nothing is compiled to count them. On JAX and TensorFlow the compiler's cost analysis reads the existing program before
 optimization; if the compiler rejects a TensorFlow step, its graph is counted. On PyTorch one more step runs under
-PyTorch's own counter and is undone (`TorchEngine`).
+PyTorch's own counter and is undone (`TorchBackend`).
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The JAX engine: the state is a list of arrays that goes in and out of one compiled function.
+"""The backend for JAX: the state is a list of arrays that goes in and out of one compiled function.
 
 The whole step runs inside a `StatelessScope` over all variables. How n steps are one call is recorded with the run
 (`describe`), and follows from the model and the device, not from a timing:
@@ -29,22 +29,24 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 from jax.sharding import NamedSharding
 
-from everstep.data import Block, OwnRows, SparseArray, aligned, nest
+from everstep.data import Block, RaggedArray, SparseArray, aligned, nest
 from everstep.engine import flops
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import most_steps
 from everstep.engine.certified import Certifier, options_of
 from everstep.engine.device_data import PlacedRows
-from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
-from everstep.engine.mesh import DeviceMesh, current_mesh, is_divided
+from everstep.engine.mesh import DeviceMesh, SingleDevice, current_mesh, is_divided
 from everstep.engine.probe import updates_skipped, watch_sparse_labels
 from everstep.engine.programs import current_programs
+from everstep.engine.protocol import Backend, EngineOptions, Traced
 from everstep.engine.sharded_init import on_every_host, own_parts
+from everstep.engine.steps import Steps
+from everstep.engine.window import WindowSums
 from everstep.errors import UsageError
-from everstep.task import ChainedScope, Task, gradients_skipped, unpack
+from everstep.task import ChainedScope, gradients_skipped, unpack
 from everstep.types import ArrayParts, Batch, Logs, StoredArray
 
 logger = logging.getLogger(__name__)
@@ -64,39 +66,41 @@ class PartlyFilled(NamedTuple):
     count: Any
 
 
-class JaxEngine(Engine):
+class JaxBackend(Backend):
     """Runs steps on JAX."""
 
-    _traces_gradients = False
-    _convolves = False
-    _mesh: DeviceMesh | None = None
+    traces_gradients = False
+
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        super().__init__(options)
+        self._mesh: DeviceMesh | SingleDevice = current_mesh() or SingleDevice()
+        self.workers = self._mesh
+        self.is_eager = False
+        self.loop_lengths = "compiled"
+        self._convolves = False
+        self._pending: deque[Any] = deque()
+        self._names: dict[str, list[str]] = {}
+        self._zeros: dict[str, dict[int, np.ndarray]] = {}
+        self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
+        self._functions: dict[tuple[str, str], Any] = {}  # by kind and way of lowering
+        self._compiled: dict[Any, Any] = {}  # certified programs by kind and shapes of their batches
+        self._certifier: Certifier | None = None
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
-        devices = self._mesh.num_replicas_in_sync if self._mesh else 1
-        loop = "single" if self._single else "while" if self._loop_lengths == "any" else "scan"
-        mesh = self._mesh.describe() if self._mesh else {}
-        return {"device": jax.default_backend(), "loop": loop, "replicas": devices, **mesh}
-
-    def strategy(self) -> Any:
-        """Returns the mesh of devices whose scope is active."""
-        return current_mesh()
+        loop = "single" if self._single else "while" if self.loop_lengths == "any" else "scan"
+        mesh = self._mesh.describe()
+        return {"device": jax.default_backend(), "loop": loop, "replicas": self.workers.count, **mesh}
 
     @property
     def _single(self) -> bool:
         return self._convolves and jax.default_backend() == "cpu"
 
-    def collect(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is created lazily, and sets `variables`; checks that the devices can share the batches."""
-        mesh = current_mesh()
-        if mesh is not None and train_batch is not None:
-            mesh.check_batch(nest.flatten(train_batch)[0].shape[0])
-        super().collect(train_batch, validation_batch)
-
     # -- compiling -------------------------------------------------------------------------------------------------
 
-    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        skipped = updates_skipped(self.optimizers)
+    def trace(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
+        """Traces a step without its gradients."""
+        skipped = updates_skipped(steps.optimizers)
         with ChainedScope(), watch_sparse_labels() as seen, gradients_skipped(), skipped:
 
             def traced(data: Any) -> tuple[Any, list]:
@@ -105,33 +109,30 @@ class JaxEngine(Engine):
 
             jaxpr, (outputs, _) = jax.make_jaxpr(traced, return_shape=True)(nest.map_leaves(_abstract, batch))
         self._convolves |= _uses(jaxpr.jaxpr, "conv_general_dilated")
-        self._traced_flops = flops.of_products(jaxpr.jaxpr)
-        for labelled, variable in zip(seen, jaxpr.jaxpr.outvars[len(jaxpr.jaxpr.outvars) - len(seen) :], strict=True):
-            if _source(jaxpr.jaxpr, variable) is _labels(jaxpr.jaxpr, batch):
-                self._label_classes.add(labelled.classes)
-        return {name: tuple(value.shape) for name, value in outputs.items()}
+        targets = jaxpr.jaxpr.outvars[len(jaxpr.jaxpr.outvars) - len(seen) :]
+        classes = frozenset(
+            labelled.classes
+            for labelled, target in zip(seen, targets, strict=True)
+            if _source(jaxpr.jaxpr, target) is _labels(jaxpr.jaxpr, batch)
+        )
+        shapes = {name: tuple(value.shape) for name, value in outputs.items()}
+        return Traced(shapes, classes, flops.of_products(jaxpr.jaxpr))
 
-    def _compile(self) -> None:
-        if not self._certifies and (self._single or (jax.default_backend() == "cpu" and current_mesh() is None)):
-            self._loop_lengths = "single" if self._single else "any"
-            self._plan_calls()
-        self._state_variables = list(self.variables.values())
-        self._positions = {key: position for position, key in enumerate(self.variables)}
+    def compile(self, steps: Steps, examples: Mapping[str, Batch]) -> None:
+        """Captures the state; each program is compiled when it is first called."""
+        self._steps = steps
+        if not self._certifies and (self._single or (jax.default_backend() == "cpu" and self._mesh.is_one_device)):
+            self.loop_lengths = "single" if self._single else "any"
+        self._state_variables = list(steps.variables.values())
+        self._positions = {key: position for position, key in enumerate(steps.variables)}
         # By position: `_values` is the state. When a variable and the state were last equal, the variable had the array
         # `_shown` and the state `_pushed`: where either has another one now, it has changed, and is copied.
         self._values: list[Any] = [None] * len(self._state_variables)
         self._shown: list[Any] = [None] * len(self._state_variables)
         self._pushed: list[Any] = [None] * len(self._state_variables)
-        self._pending: deque[Any] = deque()
-        self._names: dict[str, list[str]] = {}
-        self._zeros: dict[str, dict[int, np.ndarray]] = {}
-        self._logs: dict[str, list[Any]] = {}  # of the last call, until something else changes the state
-        self._mesh = current_mesh()
         self._place_variables()
-        self._functions: dict[tuple[str, str], Any] = {}  # by kind and way of lowering
-        self._compiled: dict[Any, Any] = {}  # certified programs by kind and shapes of their batches
         self._certifier = self._new_certifier()
-        reading = {} if self._mesh is None else {"out_shardings": (self._shardings, self._mesh.everywhere)}
+        reading = self._mesh.output_shardings(self._shardings, 1)
         self._read_all = jax.jit(self._pure(self._read_values), static_argnums=1, **reading)
 
     @property
@@ -146,22 +147,19 @@ class JaxEngine(Engine):
         """
         if not self._certifies:
             return None
-        if self._mesh is not None and self._mesh.spans_processes:
-            self.compiler_options = {**self.compiler_options, **options_of(self.deterministic)}
+        if self._mesh.spans_processes:
+            options = {**self.options.compiler_options, **options_of(self.options.deterministic)}
+            self.options.compiler_options = options
             return None
-        certifier = Certifier(self.deterministic, self.compiler_options, current_programs())
-        self._plan_as_certified(certifier)
-        return certifier
+        return Certifier(self.options.deterministic, self.options.compiler_options, current_programs())
 
-    def _plan_as_certified(self, certifier: Certifier) -> None:
-        """Plans calls of one step where the certifier has decided so, maybe in an earlier attempt."""
-        for kind, call_length in self._call_lengths.items():
-            if certifier.runs_several(kind) is False:
-                call_length.use_single_steps()
+    def runs_single_steps(self, kind: str) -> bool:
+        """Whether the certifier has decided so, maybe in an earlier attempt."""
+        return self._certifier is not None and self._certifier.runs_several(kind) is False
 
     @property
     def exactness(self) -> dict[str, Any]:
-        """How far the bits of the steps so far can be repeated; see `Engine.exactness`."""
+        """How far the bits of the steps so far can be repeated; see `Backend.exactness`."""
         return super().exactness if self._certifier is None else self._certifier.exactness
 
     def _function(self, kind: str, lowered: str = "plain") -> Any:
@@ -169,10 +167,9 @@ class JaxEngine(Engine):
         if (kind, lowered) not in self._functions:
             options: dict[str, Any] = {"donate_argnums": 0}
             if self._certifier is None:
-                options["compiler_options"] = self.compiler_options or None
-            if self._mesh is not None:
-                options["out_shardings"] = self._shardings, self._mesh.everywhere, self._mesh.everywhere
-            step = self._train_step if kind == "train" else self._validation_step
+                options["compiler_options"] = self.options.compiler_options or None
+            options |= self._mesh.output_shardings(self._shardings, 2)
+            step = functools.partial(self._steps.run, kind)
             self._functions[kind, lowered] = jax.jit(self._loop(kind, step), **options)
         return self._functions[kind, lowered]
 
@@ -189,25 +186,19 @@ class JaxEngine(Engine):
         single_steps = functools.partial(self._step_by_step, kind) if _steps_of(block) > 1 else None
         function, changing = functools.partial(self._function, kind), self._changed_by(kind)
         compiled, results = self._certifier.first_call(
-            kind, function, self._on_device(state), block, changing, single_steps
+            kind, function, self._mesh.place_state(state), block, changing, single_steps
         )
         if compiled is not None:
             self._compiled[program] = compiled
-        self._plan_as_certified(self._certifier)
         return results
-
-    def _on_device(self, state: list) -> list:
-        """Returns the state with values of the host, such as a window that was just opened, on the devices."""
-        if self._mesh is None:
-            return jax.device_put(state)
-        return [value if isinstance(value, jax.Array) else self._mesh.copy_to_all(value) for value in state]
 
     def _changed_by(self, kind: str) -> list[int]:
         """Returns the positions of the variables that steps of a kind may change."""
+        variables = self._steps.variables
         if kind == "train":
-            return [n for n, key in enumerate(self.variables) if key not in self.frozen]
+            return [n for n, key in enumerate(variables) if key not in self._steps.frozen]
         roles = ("model/", "optimizer/")
-        return [n for n, (key, v) in enumerate(self.variables.items()) if not (v.trainable and key.startswith(roles))]
+        return [n for n, (key, v) in enumerate(variables.items()) if not (v.trainable and key.startswith(roles))]
 
     def _step_by_step(self, kind: str, state: list, block: Any) -> tuple[list, Any, Any]:
         """Runs the steps of a block in a call each."""
@@ -218,13 +209,12 @@ class JaxEngine(Engine):
 
     def _place_variables(self) -> None:
         """Decides where each variable is, and places the Keras objects there if variables are divided."""
-        self._shardings: list[NamedSharding] = []  # by position; empty for one device
         self._is_divided = [False] * len(self._state_variables)
-        self._read_is_copy = jax.default_backend() != "cpu"
-        self._is_shared = [self._mesh is None and jax.default_backend() != "cpu"] * len(self._state_variables)
-        if self._mesh is None:
-            return
-        self._shardings = list(self._mesh.shardings(self.variables).values())
+        self.reads_copies = jax.default_backend() != "cpu"
+        is_shared = self._mesh.is_one_device and jax.default_backend() != "cpu"
+        self._is_shared = [is_shared] * len(self._state_variables)
+        # Empty for one device.
+        self._shardings: list[NamedSharding] = list(self._mesh.shardings(self._steps.variables).values())
         if not self._mesh.divides_variables:
             return
         for position, variable in enumerate(self._state_variables):
@@ -245,21 +235,17 @@ class JaxEngine(Engine):
         self._certifier.programs.decide_on_device(kind, on_device)
         return on_device
 
-    def reuse(self, task: Task) -> bool:
-        """Replaces the task; see `Engine.reuse`. The programs are those of the new run as well."""
+    def reuse(self) -> bool:
+        """Moves the certified programs to those of another run, if they are known in the same way there."""
         programs = current_programs()
-        if self._certifier is not None and not self._certifier.programs.agrees_with(programs):
-            return False
-        if not super().reuse(task):
-            return False
         if self._certifier is not None:
+            if not self._certifier.programs.agrees_with(programs):
+                return False
             self._certifier.move_to(programs)
-            self._plan_as_certified(self._certifier)
         return True
 
     def release(self) -> None:
-        """Drops the references to the task and to copies of the state, which the Keras objects hold."""
-        super().release()
+        """Drops copies of the state, which the Keras objects hold."""
         self._values, self._shown, self._pushed = ([None] * len(self._state_variables) for _ in range(3))
         self._logs = {}
         self._pending.clear()
@@ -268,7 +254,7 @@ class JaxEngine(Engine):
         """Turns stateful Keras code into a function of the state."""
 
         def pure(values: list, *args: Any) -> tuple[list, Any]:
-            with self._guarded(), ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
+            with self._steps.guarded(), ChainedScope(list(zip(self._state_variables, values, strict=True))) as scope:
                 result = fn(*args)
                 return [scope.get_current_value(variable) for variable in self._state_variables], result
 
@@ -281,7 +267,7 @@ class JaxEngine(Engine):
         for each shape of its batch, not again for each length of a call: JAX keeps what it has traced (`inline`: the
         programs are the same as without it).
         """
-        one = jax.jit(self._kept_in_parts(self._pure(step)), inline=True)
+        run_step = jax.jit(self._divided_after(self._pure(step)), inline=True)
         read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
@@ -294,30 +280,30 @@ class JaxEngine(Engine):
 
                 def step_of(number: Any, state: list) -> list:
                     item = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, 0, False), items.data)
-                    return one(state, batch_of(item))[0]
+                    return run_step(state, batch_of(item))[0]
 
                 values = jax.lax.fori_loop(0, items.count, step_of, values)
             elif nest.flatten(items)[0].shape[0] == 1:
-                values, outputs = one(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
+                values, outputs = run_step(values, batch_of(nest.map_leaves(lambda leaf: leaf[0], items)))
             else:
-                values, _ = jax.lax.scan(lambda state, item: (one(state, batch_of(item))[0], None), values, items)
+                values, _ = jax.lax.scan(lambda state, item: (run_step(state, batch_of(item))[0], None), values, items)
             return values, read(values, kind)[1], outputs
 
         return many
 
-    def _kept_in_parts(self, step: Callable[..., tuple[list, Any]]) -> Callable[..., tuple[list, Any]]:
+    def _divided_after(self, step: Callable[..., tuple[list, Any]]) -> Callable[..., tuple[list, Any]]:
         """Returns a step after which each device has its parts of the divided variables, also between two steps."""
         if not any(self._is_divided):
             return step
 
-        def kept(values: list, batch: Any) -> tuple[list, Any]:
+        def divided(values: list, batch: Any) -> tuple[list, Any]:
             values, outputs = step(values, batch)
-            for position, is_one in enumerate(self._is_divided):
-                if is_one:
+            for position, has_parts in enumerate(self._is_divided):
+                if has_parts:
                     values[position] = jax.lax.with_sharding_constraint(values[position], self._shardings[position])
             return values, outputs
 
-        return kept
+        return divided
 
     def _gather(self, arrays: Any) -> Callable[[Any], Batch]:
         """Returns a function that gathers the batch with these rows, inside the compiled loop."""
@@ -325,50 +311,40 @@ class JaxEngine(Engine):
         def gathered(rows: Any) -> Batch:
             batch = nest.map_leaves(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), arrays)
             # The barrier keeps the step the program that it is for batches of the host, and so its bits.
-            return jax.lax.optimization_barrier(batch if self._mesh is None else self._mesh.share_traced(batch))
+            return jax.lax.optimization_barrier(self._mesh.share_traced(batch))
 
         return gathered
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def place(self, data: Any) -> Any:
-        """Places the data of a block on the device."""
-        on_hosts = nest.map_leaves(on_host, data)
-        return jax.device_put(on_hosts) if self._mesh is None else self._mesh.share(on_hosts)
-
-    @property
-    def own_rows(self) -> OwnRows | None:
-        """Which rows of a batch the devices of this process need; None if all."""
-        return self._mesh.own_rows if self._mesh is not None and self._mesh.spans_processes else None
-
-    def place_block(self, block: Block) -> Any:
+    def place(self, block: Block, single: bool = False) -> Any:
         """Places the rows of this process of all batches of a block."""
-        if self._loop_lengths == "any":
-            batch_bytes = sum(leaf.nbytes for leaf in nest.flatten(block.data)) // block.count
-            room = max(block.count, most_steps(batch_bytes))
-            return PartlyFilled(
-                jax.device_put(nest.map_leaves(lambda leaf: _with_room(leaf, room), block.data)), block.count
-            )
-        return self.place_single(block)
+        if single or self.loop_lengths != "any":
+            return self._mesh.share(nest.map_leaves(on_host, block.data), block.batch_size)
+        batch_bytes = sum(leaf.nbytes for leaf in nest.flatten(block.data)) // block.count
+        room = max(block.count, most_steps(batch_bytes))
+        return PartlyFilled(
+            jax.device_put(nest.map_leaves(lambda leaf: _with_room(leaf, room), block.data)), block.count
+        )
 
-    def place_single(self, block: Block) -> Any:
-        """Places the rows of this process of a single batch."""
-        if self._mesh is None or block.batch_size is None:
-            return self.place(block.data)
-        return self._mesh.share(nest.map_leaves(on_host, block.data), block.batch_size)
+    def place_whole(self, arrays: Any) -> Any:
+        """Places whole arrays on every device."""
+        return self._mesh.replicate(nest.map_leaves(on_host, arrays))
 
-    def _placed_whole(self, arrays: Any) -> Any:
-        on_hosts = nest.map_leaves(on_host, arrays)
-        return jax.device_put(on_hosts) if self._mesh is None else jax.tree.map(self._mesh.copy_to_all, on_hosts)
-
-    def _sparse(self, parts: SparseArray) -> Any:
+    def assemble(self, parts: SparseArray | RaggedArray) -> Any:
+        """Returns a sparse tensor."""
+        if isinstance(parts, RaggedArray):
+            return super().assemble(parts)
         return BCOO((parts.values, parts.indices), shape=parts.like.shape[1:], indices_sorted=True)
 
-    def _train(self, piece: Piece) -> None:
+    def run(self, kind: str, piece: Piece) -> list[tuple[np.ndarray, ...]]:
+        """Runs the compiled steps of a piece; returns while the device computes."""
+        placed = self._single_step(piece) if self._steps.returns_outputs(kind) else piece.placed
         with _explained_lowering():
-            self._values, logs, _ = self._run_steps("train", self._values, piece.placed)
-        self._logs = {"train": logs}
+            self._values, logs, leaves = self._run_steps(kind, self._values, placed)
+        self._logs = {kind: logs}
         self._await_earlier_calls(logs)
+        return [(np.asarray(leaf),) for leaf in leaves or []]
 
     def _await_earlier_calls(self, logs: list[Any]) -> None:
         """Waits until no more than `IN_FLIGHT` calls are in flight, the one that returns `logs` included."""
@@ -376,21 +352,13 @@ class JaxEngine(Engine):
         while len(self._pending) > IN_FLIGHT:
             jax.block_until_ready(self._pending.popleft())
 
-    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
-        placed = self._single_step(piece) if self.task.aggregates else piece.placed
-        with _explained_lowering():
-            self._values, logs, leaves = self._run_steps("validation", self._values, placed)
-        self._logs = {"validation": logs}
-        self._await_earlier_calls(logs)
-        return [(np.asarray(leaf),) for leaf in leaves or []]
-
     def _single_step(self, piece: Piece) -> Any:
         """Returns what is placed of a single batch, for the program that returns the outputs of one step."""
         placed = piece.placed
         if isinstance(placed, PartlyFilled):
-            return self.place_single(piece.block)
+            return self.place(piece.block, single=True)
         if isinstance(placed, PlacedRows) and isinstance(placed.rows, PartlyFilled):
-            return PlacedRows(placed.arrays, self.place_single(piece.block))
+            return PlacedRows(placed.arrays, self.place(piece.block, single=True))
         return placed
 
     def wait(self) -> None:
@@ -398,42 +366,34 @@ class JaxEngine(Engine):
         while self._pending:
             jax.block_until_ready(self._pending.popleft())
 
-    def read(self, kind: str) -> Logs:
-        """Returns the logs of the open window."""
-        return self.read_later(kind)()
-
-    def read_later(self, kind: str) -> Callable[[], Logs]:
+    def read(self, kind: str) -> Callable[[], Logs]:
         """Returns a function that waits for the steps dispatched so far, and returns their logs."""
-        if kind not in self._logs:
-            self._logs[kind] = self._read_all(self._values, kind)[1]
-        names, values = self._names[kind], self._logs[kind]
+        names, values = self._read_window(kind)
         return lambda: floats(dict(zip(names, jax.device_get(values[: len(names)]), strict=True)))
 
-    def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
-        if self.windows["train"].finite_steps is None:
-            return lambda: None
-        self.read_later("train")
-        values = self._logs["train"]  # the count is the last value of the compiled call
+    def read_finite_steps(self, count: keras.Variable) -> Callable[[], float]:
+        """Returns a function that waits for the steps dispatched so far, and returns the count."""
+        _, values = self._read_window("train")  # the count is the last value of the compiled call
+        return lambda: float(jax.device_get(values[-1]))
 
-        def read() -> int | None:
-            count = float(jax.device_get(values[-1]))
-            return int(-count) if count < 0 else None
-
-        return read
+    def _read_window(self, kind: str) -> tuple[list[str], list[Any]]:
+        """Returns the names of the logs of a window, and their values on the device."""
+        if kind not in self._logs:
+            self._logs[kind] = self._read_all(self._values, kind)[1]
+        return self._names[kind], self._logs[kind]
 
     def _read_values(self, kind: str) -> list[Any]:
-        """Returns the values of `_read` without their names, which a compiled function would return sorted."""
-        logs = self._read(kind)
+        """Returns the values of the logs without their names, which a compiled function would return sorted."""
+        logs = self._steps.read(kind)
         self._names[kind] = list(logs)
-        watched = self.windows[kind].finite_steps
+        watched = self._steps.windows[kind].finite_steps
         return [*logs.values(), *([] if watched is None else [keras.ops.convert_to_tensor(watched.count)])]
 
-    def reset(self, kind: str) -> None:
+    def reset(self, kind: str, window: WindowSums) -> None:
         """Opens the next window."""
         if kind not in self._zeros:
             with ChainedScope(list(zip(self._state_variables, self._values, strict=True))) as scope:
-                self.windows[kind].reset()
+                window.reset()
                 new = {
                     i: scope.get_current_value(v)
                     for i, v in enumerate(self._state_variables)
@@ -444,14 +404,9 @@ class JaxEngine(Engine):
             self._values[position] = self._on_devices_of_all(value)
         self._logs = {}
 
-    def _of_this_process(self, value: Any) -> Any:
-        """Returns the copy of a replicated array that this process holds."""
-        return value if self._mesh is None else self._mesh.own_copy(value)
-
     def _on_devices_of_all(self, value: Any) -> Any:
         """Returns a value of the host as an array of the mesh, where JAX would not do that by itself."""
-        spans = self._mesh is not None and self._mesh.spans_processes
-        return self._mesh.copy_to_all(value) if spans else value  # type: ignore[union-attr]
+        return self._mesh.copy_to_all(value) if self._mesh.spans_processes else value
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the program that was traced for single steps."""
@@ -465,9 +420,8 @@ class JaxEngine(Engine):
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; traces it."""
-        step = self._pure(lambda features: self.task.inference_step(self.composed(features), self.model))
         features = nest.map_leaves(_abstract, unpack(batch)[0])
-        return flops.of_jax_program(jax.jit(step).trace(self._values, features))
+        return flops.of_jax_program(jax.jit(self._pure(self._steps.inference)).trace(self._values, features))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -483,14 +437,14 @@ class JaxEngine(Engine):
             for position, variable in enumerate(self._state_variables)
             if self._values[position] is not self._pushed[position] or variable._value is not self._shown[position]
         ]
-        divides = self._mesh is not None and self._mesh.divides_variables
+        divides = self._mesh.divides_variables
         copied = [position for position in changed if not self._is_shared[position]]
         state = [self._values[position] for position in copied]
-        copies = _copies(state if divides else [self._of_this_process(value) for value in state])
+        copies = _copies(state if divides else [self._mesh.own_copy(value) for value in state])
         values = dict(zip(copied, copies, strict=True))
         for position in changed:
             variable, value = self._state_variables[position], values.get(position, self._values[position])
-            if self._mesh is not None and not divides:
+            if not divides:
                 value = self._mesh.copy_to_first(value)
             variable.assign(value)
             self._shown[position], self._pushed[position] = variable.value, self._values[position]
@@ -505,7 +459,7 @@ class JaxEngine(Engine):
         copies = _copies([self._state_variables[position].value for position in copied])
         for position, value in zip(copied, copies, strict=True):
             self._shown[position] = self._state_variables[position].value
-            self._values[position] = value if self._mesh is None else self._mesh.copy_to_all(value)
+            self._values[position] = self._mesh.copy_to_all(value)
             self._pushed[position] = self._values[position]
         for position in set(changed) - set(copied):  # one by one: there is room for one more copy at a time
             self._replace(position, _copies([self._state_variables[position].value])[0])
@@ -516,22 +470,25 @@ class JaxEngine(Engine):
         variable.assign(value)
         self._values[position] = self._pushed[position] = self._shown[position] = variable.value
 
-    def _assign(self, key: str, value: np.ndarray | StoredArray) -> None:
+    def assign(self, variable: keras.Variable, key: str, value: np.ndarray | StoredArray) -> None:
+        """Assigns a value of the host to a Keras object."""
         position = self._positions[key]
         if self._is_divided[position]:  # each device gets its part from the host
-            self._replace(position, _in_parts(value, self.variables[key].dtype, self._shardings[position]))
+            self._replace(position, _in_parts(value, variable.dtype, self._shardings[position]))
         else:
-            super()._assign(key, value)
+            super().assign(variable, key, value)
 
-    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    def get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns the values of some variables; where they are divided over processes, all of them must call it."""
         if self.is_spread:
             return {key: on_every_host(self._values[self._positions[key]]) for key in keys}
         values = jax.device_get([self._values[self._positions[key]] for key in keys])
         return {key: np.asarray(value) for key, value in zip(keys, values, strict=True)}
 
-    def _held(self, keys: Sequence[str]) -> Mapping[str, np.ndarray | ArrayParts]:
+    def get_own_parts(self, keys: Sequence[str]) -> Mapping[str, np.ndarray | ArrayParts]:
+        """Returns what `get` does, but of what is divided only the parts of this process."""
         if not self.is_spread:
-            return self._get(keys)
+            return self.get(keys)
         values = {key: self._values[self._positions[key]] for key in keys}
         return {key: own_parts(value) for key, value in values.items()}
 
@@ -540,12 +497,12 @@ class JaxEngine(Engine):
         if jax.default_backend() == "cpu" and not self.is_spread:  # in memory of the host already
             return super().checksums(keys)
         sums = {key: _checksum(self._values[self._positions[key]]) for key in keys}
-        return {key: int(self._of_this_process(value)) for key, value in sums.items()}
+        return {key: int(self._mesh.own_copy(value)) for key, value in sums.items()}
 
     @property
     def is_spread(self) -> bool:
         """Whether variables are divided over several processes: to read one, all of them must take part."""
-        return self._mesh is not None and self._mesh.spans_processes and any(self._is_divided)
+        return self._mesh.spans_processes and any(self._is_divided)
 
     @contextlib.contextmanager
     def whole_model(self, others: Sequence[keras.Variable] = ()) -> Iterator[None]:
@@ -553,28 +510,30 @@ class JaxEngine(Engine):
         if not self.is_spread:
             yield
             return
-        model = [variable for key, variable in self.variables.items() if key.startswith(states.EVALUATED)]
+        model = [variable for key, variable in self._steps.variables.items() if key.startswith(states.EVALUATED)]
         before = [(variable, variable._value, variable._layout) for variable in (*model, *others)]
         try:
             for variable, value, _ in before:
                 variable._layout = None
-                variable._value = self._mesh.copy_to_first(on_every_host(value))  # type: ignore[union-attr]
+                variable._value = self._mesh.copy_to_first(on_every_host(value))
             yield
         finally:
             for variable, value, layout in before:
                 variable._value, variable._layout = value, layout
 
-    def _exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def exchange(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Swaps the values of the two variables of each pair."""
         for first, second in pairs:  # the references are swapped, nothing is copied
             one, other = self._positions[first], self._positions[second]
             self._values[one], self._values[other] = self._values[other], self._values[one]
         self._logs = {}
 
-    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+    def set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Replaces the values of some variables."""
         for key in keys:
             position, value = self._positions[key], values[key]
             if self._is_divided[position]:
-                self._values[position] = self._mesh.put(value, self._shardings[position])  # type: ignore[union-attr]
+                self._values[position] = self._mesh.put(value, self._shardings[position])
             else:
                 self._values[position] = self._on_devices_of_all(value)
         self._logs = {}

@@ -27,7 +27,7 @@ class Rule(enum.Enum):
     """How the values of a variable on several processes are merged."""
 
     ADD = "the changes are added to the old value"
-    LAST = "the values are added, the old value is dropped"
+    SUM_OF_NEW = "the new values are added, the old value is dropped"
     SMALLEST = "the smallest value"
     MEAN = "the mean, by samples"
     FIRST = "the value of the first process"
@@ -54,18 +54,18 @@ def rules(
     changed = {id(variable) for variable in window.variables}
     ignored = {id(variable) for other in others for variable in other.variables} - changed
     ignored |= {id(variable) for variable in alike}
-    found = []
+    merged = []
     for variable in variables.values():
         if id(variable) in own:
-            found.append((variable, own[id(variable)]))
+            merged.append((variable, own[id(variable)]))
         elif not variable.trainable and id(variable) not in ignored and variable.name != "seed_generator_state":
             is_float = "float" in str(variable.dtype)
-            found.append((variable, _DECLARED.get(variable.aggregation, Rule.MEAN if is_float else Rule.FIRST)))
-    return found
+            merged.append((variable, _DECLARED.get(variable.aggregation, Rule.MEAN if is_float else Rule.FIRST)))
+    return merged
 
 
 def _window_rules(window: WindowSums) -> Iterator[tuple[keras.Variable, Rule]]:
-    sums = Rule.LAST if window.reduction == "last" else Rule.ADD
+    sums = Rule.SUM_OF_NEW if window.reduction == "last" else Rule.ADD
     for variable in (*window.totals.values(), window.samples):
         yield variable, sums
     if window.finite_steps is not None:
@@ -94,9 +94,9 @@ def refuse_states_of_samples(layers: Iterable[keras.Layer]) -> None:
 
 def joining_metrics(metrics: Iterable[keras.Metric]) -> list[keras.Metric]:
     """Returns those metrics, and metrics inside them, that are not sums as Keras's own are."""
-    found: dict[int, keras.Metric] = {}
+    metrics_by_id: dict[int, keras.Metric] = {}
     for metric in metrics:
         for part in (metric, *getattr(metric, "metrics", ())):
             if not type(part).update_state.__module__.startswith("keras."):
-                found[id(part)] = part
-    return list(found.values())
+                metrics_by_id[id(part)] = part
+    return list(metrics_by_id.values())

@@ -18,14 +18,69 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from everstep.data import OwnRows
 from everstep.engine.sharded_init import created_in_parts, of_all_processes
 from everstep.engine.sharding import DATA, Axes, Sharding, ShardingPlan, Spec, check_batch, check_size
+from everstep.engine.workers import Workers
 from everstep.errors import warning_text
 
 logger = logging.getLogger(__name__)
 
 
-class DeviceMesh:
+class SingleDevice(Workers):
+    """One device in place of a `DeviceMesh`: nothing is shared, and arrays are where JAX puts them."""
+
+    is_one_device = True
+    divides_variables = False
+    spans_processes = False
+
+    def describe(self) -> dict[str, Any]:
+        """Returns nothing for the run's record."""
+        return {}
+
+    def shardings(self, variables: Mapping[str, keras.Variable]) -> dict[str, NamedSharding]:
+        """Returns nothing: no variable has parts."""
+        return {}
+
+    def output_shardings(self, state: Sequence[NamedSharding], others: int) -> dict[str, Any]:
+        """Returns no arguments for `jax.jit`."""
+        return {}
+
+    def place_state(self, state: list[Any]) -> list[Any]:
+        """Returns the state with values of the host, such as a window that was just opened, on the device."""
+        placed: list[Any] = jax.device_put(state)
+        return placed
+
+    def put(self, value: Any, sharding: NamedSharding) -> jax.Array:
+        """Returns an array on the device."""
+        return jax.device_put(value, sharding)
+
+    def copy_to_all(self, value: Any) -> Any:
+        """Returns the value as it is."""
+        return value
+
+    def copy_to_first(self, value: Any) -> Any:
+        """Returns the value as it is."""
+        return value
+
+    def own_copy(self, value: Any) -> Any:
+        """Returns the value as it is."""
+        return value
+
+    def share(self, data: Any, batch_size: int | None = None) -> Any:
+        """Places stacked batches on the device."""
+        return jax.device_put(data)
+
+    def replicate(self, arrays: Any) -> Any:
+        """Places whole arrays on the device."""
+        return jax.device_put(arrays)
+
+    def share_traced(self, batch: Any) -> Any:
+        """Returns the batch as it is."""
+        return batch
+
+
+class DeviceMesh(Workers):
     """Devices that train as one; the counterpart of a `tf.distribute` strategy.
 
         with DeviceMesh(jax.devices()).scope():
@@ -53,6 +108,7 @@ class DeviceMesh:
     ) -> None:
         self.devices = list(devices)
         self.axes = dict(axes or {DATA: len(self.devices)})
+        self.count = self.axes[DATA]
         check_size(self.axes, len(self.devices))
         self.plan = ShardingPlan(self.axes, sharding)
         self._mesh = Mesh(self._arranged(), tuple(self.axes))
@@ -78,6 +134,8 @@ class DeviceMesh:
     def num_replicas_in_sync(self) -> int:
         """The number of parts that a batch is shared in."""
         return self.axes[DATA]
+
+    is_one_device = False
 
     @property
     def divides_variables(self) -> bool:
@@ -112,6 +170,14 @@ class DeviceMesh:
         shapes = {key: tuple(variable.shape) for key, variable in variables.items()}
         return {key: self._sharding(spec) for key, spec in self.plan.specs(shapes).items()}
 
+    def output_shardings(self, state: Sequence[NamedSharding], others: int) -> dict[str, Any]:
+        """Returns arguments of `jax.jit` for a function that returns the state and others, which are replicated."""
+        return {"out_shardings": (list(state), *[self.everywhere] * others)}
+
+    def place_state(self, state: list[Any]) -> list[Any]:
+        """Returns the state with values of the host, such as a window that was just opened, on all devices."""
+        return [value if isinstance(value, jax.Array) else self.copy_to_all(value) for value in state]
+
     def put(self, value: Any, sharding: NamedSharding) -> jax.Array:
         """Returns an array on the devices; every process has the whole value, and places the parts of its devices."""
         return jax.device_put(of_all_processes(value, sharding), sharding)
@@ -144,7 +210,12 @@ class DeviceMesh:
         if self._even_batches:
             check_batch(size, self.axes)
 
-    def own_rows(self, samples: int) -> slice:
+    @property
+    def own_rows(self) -> OwnRows | None:
+        """Which rows of a batch the devices of this process need; None if all."""
+        return self._rows if self.spans_processes else None
+
+    def _rows(self, samples: int) -> slice:
         """Returns which rows of a batch of so many samples the devices of this process need."""
         if samples % self.num_replicas_in_sync:
             return slice(0, samples)
@@ -176,13 +247,17 @@ class DeviceMesh:
 
     def _join_rows(self, leaf: Any, batch_size: int) -> jax.Array:
         """Returns the array of whole batches; every process has its own rows, and places them on its devices."""
-        first = self.own_rows(batch_size).start
+        first = self._rows(batch_size).start
 
         def rows(part: tuple[slice, ...]) -> Any:
             samples = part[1]
             return leaf[:, (samples.start or 0) - first : (samples.stop or batch_size) - first]
 
         return jax.make_array_from_callback((len(leaf), batch_size, *leaf.shape[2:]), self._in_parts, rows)
+
+    def replicate(self, arrays: Any) -> Any:
+        """Places whole arrays on every device."""
+        return jax.tree.map(self.copy_to_all, arrays)
 
     def share_traced(self, batch: Any) -> Any:
         """Inside a compiled function: leaves an equal part of a batch along `data`, if it can be divided."""

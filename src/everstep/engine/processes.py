@@ -8,6 +8,7 @@ On JAX nothing of this is needed: there the compiler divides one program.
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from everstep.data import Block, RaggedArray, SparseArray
+from everstep.data import Block, OwnRows, RaggedArray, SparseArray
 from everstep.engine.merging import Rule, joining_metrics, own_weights, refuse_states_of_samples, rules
 from everstep.engine.shares import Share
-from everstep.engine.window import WindowSums
+from everstep.engine.steps import Steps
+from everstep.engine.workers import Workers
 from everstep.task import current_share, on_replica, shared
 from everstep.types import Batch
 
@@ -56,6 +58,14 @@ class Processes(abc.ABC):
     def dense(self, gradient: Any) -> Any:
         """Returns a gradient as one tensor."""
         return gradient
+
+    def rows(self, tensor: Any, part: slice) -> Any:
+        """Returns some rows of a tensor, which may be sparse or ragged."""
+        return tensor[part]
+
+    @abc.abstractmethod
+    def own_draws(self) -> contextlib.AbstractContextManager[None]:
+        """Makes random layers draw other numbers in each process inside the block."""
 
 
 class ProcessShare(Share):
@@ -202,7 +212,7 @@ class Merger:
         """Returns what this process contributes."""
         new = _flat(self._variables[rule])
         if not share.counts:
-            nothing = {Rule.ADD: 0.0, Rule.LAST: 0.0, Rule.SMALLEST: np.inf}
+            nothing = {Rule.ADD: 0.0, Rule.SUM_OF_NEW: 0.0, Rule.SMALLEST: np.inf}
             return ops.full_like(new, nothing[rule]) if rule in nothing else old
         return new - ops.where(ops.isfinite(old), old, ops.zeros_like(old)) if rule is Rule.ADD else new
 
@@ -236,7 +246,7 @@ def _smallest(parts: list[Any], old: Any, share: ProcessShare) -> Any:
 
 _MERGE: dict[Rule, Callable[[list[Any], Any, ProcessShare], Any]] = {
     Rule.ADD: lambda parts, old, share: old + sum(parts[1:], parts[0]),
-    Rule.LAST: lambda parts, old, share: sum(parts[1:], parts[0]),
+    Rule.SUM_OF_NEW: lambda parts, old, share: sum(parts[1:], parts[0]),
     Rule.SMALLEST: _smallest,
     Rule.MEAN: _mean,
     Rule.FIRST: lambda parts, old, share: parts[0],
@@ -246,46 +256,51 @@ _MERGE: dict[Rule, Callable[[list[Any], Any, ProcessShare], Any]] = {
 # -- the steps of an engine -------------------------------------------------------------------------------------------
 
 
-class SharedSteps:
-    """The steps of an engine, which several processes share.
+class SharedSteps(Workers):
+    """Several processes, each of which computes its rows of every batch.
 
     Args:
-      processes: The processes that share the steps.
+      processes: The processes.
     """
 
+    _steps: Steps
+
     def __init__(self, processes: Processes) -> None:
+        self.count = self.processes = processes.size
         self._processes = processes
         self._mergers: dict[str, Merger] = {}
-        self.lengths: tuple[int, ...] = ()
-        """How many samples the arrays of a whole batch of the current call have."""
 
     @property
-    def size(self) -> int:
-        """The number of processes."""
-        return self._processes.size
+    def own_rows(self) -> OwnRows:
+        """Which rows of a batch this process needs."""
+        return lambda samples: ProcessShare(self._processes, [samples]).slice(samples)
 
-    def prepare(self, engine: Any) -> None:
-        """Prepares an engine that is built; all processes start from the state of the first one.
+    def prepare(self, steps: Steps, examples: Mapping[str, Batch], trace: Callable[..., Any]) -> None:
+        """Prepares steps that are built; all processes start from the state of the first one.
 
         Raises:
           UsageError: The model has a layer that keeps a state for each sample.
         """
-        task, model, windows = engine.task, engine.model, engine.windows
+        for kind, window in steps.windows.items():
+            if window.reduction == "last":
+                trace(functools.partial(_find_results, steps, kind), examples[kind])
+        self._steps = steps
+        task, model, windows = steps.task, steps.model, steps.windows
         holders = [value for value in (model, *vars(task).values()) if isinstance(value, keras.Layer)]
         layers = [layer for holder in holders for layer in holder._flatten_layers(include_self=True)]
         refuse_states_of_samples(layers)
-        for optimizer in engine.optimizers:
+        for optimizer in steps.optimizers:
             sum_when_applied(optimizer)
         metrics = [metric for window in windows.values() for metric in window.metrics]
-        held = [value for value in vars(task).values() if isinstance(value, keras.Metric)]
-        joining = joining_metrics([*metrics, *held, *model.metrics])
+        of_task = [value for value in vars(task).values() if isinstance(value, keras.Metric)]
+        joining = joining_metrics([*metrics, *of_task, *model.metrics])
         for metric in joining:
             update_with_all(metric)
-        alike = [*own_weights(layers), *(v for holder in (*engine.optimizers, *joining) for v in holder.variables)]
+        alike = [*own_weights(layers), *(v for holder in (*steps.optimizers, *joining) for v in holder.variables)]
         for kind, window in windows.items():
             others = [other for other in windows.values() if other is not window]
-            self._mergers[kind] = Merger(self._processes, rules(engine.variables, window, others, alike))
-        variables = list(engine.variables.values())
+            self._mergers[kind] = Merger(self._processes, rules(steps.variables, window, others, alike))
+        variables = list(steps.variables.values())
         values = [ops.stop_gradient(variable.value) for variable in variables]
         for variable, value in zip(variables, self._processes.first(values), strict=True):
             variable.assign(value)
@@ -294,10 +309,6 @@ class SharedSteps:
         """Returns the rows of this process of one batch."""
         share = ProcessShare(self._processes, _lengths(batch, 0))
         return _map_arrays(lambda leaf: _rows(leaf, share, 0), batch)
-
-    def own_rows(self, samples: int) -> slice:
-        """Returns which rows of a batch of so many samples this process needs."""
-        return ProcessShare(self._processes, [samples]).slice(samples)
 
     def own_block(self, block: Block) -> Any:
         """Returns the rows of this process of all batches of a block; sparse and ragged ones are divided later."""
@@ -311,48 +322,50 @@ class SharedSteps:
         lengths = _lengths(block.data, 1)
         self.lengths = tuple(lengths if block.batch_size is None else [block.batch_size] * len(lengths))
 
-    def run(
-        self,
-        kind: str,
-        step: Callable[[Batch], Any],
-        batch: Batch,
-        assembled: Callable[[Any, slice], Any],
-        returns_outputs: bool,
-    ) -> Any:
+    def run(self, kind: str, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on the rows of this process, and merges what all have changed.
 
         Args:
           kind: What the step is for: `train` or `validation`.
           step: The step.
           batch: The rows of this process.
-          assembled: Returns some rows of a sparse or ragged tensor.
-          returns_outputs: Whether to return what the step returns, a list of tensors, for the whole batch.
+
+        Returns:
+          None, or, where the step returns outputs, for each of them a tuple with its values for the whole batch.
         """
-        share = ProcessShare(self._processes, self.lengths)
+        steps, processes = self._steps, self._processes
+        share = ProcessShare(processes, self.lengths)
 
         def own(leaf: Any) -> Any:
-            return assembled(leaf, share.slice(*_lengths(leaf, 0))) if isinstance(leaf, _IN_PARTS) else leaf
+            is_whole = isinstance(leaf, _IN_PARTS)
+            return processes.rows(steps.composed(leaf), share.slice(*_lengths(leaf, 0))) if is_whole else leaf
 
-        batch = _map_arrays(own, batch)
-        with on_replica(share), self._mergers[kind].merged(share):
-            outputs = step(batch)
-        if not returns_outputs:
-            return None
-        return [share.output(leaf) for leaf in outputs]
+        with processes.own_draws():
+            batch = _map_arrays(own, batch)
+            with on_replica(share), self._mergers[kind].merged(share):
+                outputs = step(batch)
+            if not steps.returns_outputs(kind):
+                return None
+            return [share.output(leaf) for leaf in outputs]
+
+    def parts(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the values of an output for the whole batch: one, or of a scalar one per process."""
+        return value
 
 
-def results_in_logs(window: WindowSums, step: Callable[[], Mapping[str, Any]]) -> None:
+def _find_results(steps: Steps, kind: str, batch: Batch) -> dict[str, Any]:
     """Finds which logs of a step are results of metrics, and makes the window read them from the metrics.
 
     The step of one process returns the results for its samples only.
     """
-    found: dict[int, tuple[Any, keras.Metric, str | None]] = {}
+    window = steps.windows[kind]
+    results: dict[int, tuple[Any, keras.Metric, str | None]] = {}
 
     def recording(metric: keras.Metric, result: Callable[[], Any]) -> Callable[[], Any]:
         def recorded() -> Any:
             value = result()
             parts = value.items() if isinstance(value, Mapping) else [(None, value)]
-            found.update({id(part): (part, metric, name) for name, part in parts})
+            results.update({id(part): (part, metric, name) for name, part in parts})
             return value
 
         return recorded
@@ -361,8 +374,9 @@ def results_in_logs(window: WindowSums, step: Callable[[], Mapping[str, Any]]) -
         for metric in window.metrics:
             object.__setattr__(metric, "result", recording(metric, metric.result))
             stack.callback(object.__delattr__, metric, "result")
-        logs = step()
-    window.results = {name: found[id(value)][1:] for name, value in logs.items() if id(value) in found}
+        logs = steps.logs(kind, batch)
+    window.results = {name: results[id(value)][1:] for name, value in logs.items() if id(value) in results}
+    return {}
 
 
 def _rows(leaf: Any, share: ProcessShare, axis: int) -> Any:

@@ -7,7 +7,7 @@ mean, and returns that sum. Keras's own handling of replicas is disabled meanwhi
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ import tensorflow as tf
 from everstep.data import nest
 from everstep.engine.replaced import acting_for, replaced_in_all_threads, this_thread
 from everstep.engine.shares import Share
+from everstep.engine.workers import Workers
 from everstep.errors import warning_text
 from everstep.keras_internals import BaseOptimizer, TFOptimizer
 from everstep.keras_internals import losses as keras_loss
@@ -25,19 +26,25 @@ from everstep.types import Batch
 logger = logging.getLogger(__name__)
 
 
-class Replicas:
-    """The replicas of the strategy whose scope is active; one replica without a strategy."""
+class Replicas(Workers):
+    """The replicas of the `tf.distribute` strategy whose scope is active."""
 
     def __init__(self) -> None:
         self.strategy = tf.distribute.get_strategy()
         self.count = self.strategy.num_replicas_in_sync
-        self.is_alone = not tf.distribute.has_strategy()
+        self.sees_whole_loss = self.count == 1
         self._is_first = True  # only the first batch is checked: later ones may be the rest of an epoch
 
-    def run(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
+    def why_not_on_device(self) -> str:
+        """Returns why no data can live on the device."""
+        return "on TensorFlow data lives on one device, and several share the batch" if self.count > 1 else ""
+
+    def trace(self, step: Callable[[Batch], Mapping[str, Any]], batch: Batch) -> Mapping[str, Any]:
+        """Runs a step that is being traced; returns the outputs of the first replica."""
+        return {name: self.parts(value)[0] for name, value in self.run("", step, batch).items()}
+
+    def run(self, kind: str, step: Callable[[Batch], Any], batch: Batch) -> Any:
         """Runs a step on every replica; returns its outputs, one per replica if there are several."""
-        if self.is_alone:  # unlike a strategy of one device, which needs its context
-            return step(batch)
         if self.count == 1:
             return self._run(step, batch)
         self._warn_if_idle(batch)
@@ -57,13 +64,10 @@ class Replicas:
 
         return self.strategy.run(replica, args=(batch,))
 
-    def results(self, leaves: Sequence[Any]) -> list[tuple]:
-        """Returns the leaves of outputs on the host, as tuples with one entry per replica that had samples."""
-        return [tuple(part.numpy() for part in self.parts(leaf)) for leaf in leaves]
-
-    def parts(self, value: Any) -> tuple:
-        """Returns the value of each replica, or, of several processes, of each slice."""
-        return value if isinstance(value, tuple) else self.strategy.experimental_local_results(value)
+    def parts(self, value: Any) -> tuple[Any, ...]:
+        """Returns the value of each replica that had samples."""
+        parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
+        return parts
 
     def _on_one(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
         context = tf.distribute.get_replica_context()
@@ -169,30 +173,31 @@ def _accumulating(original: Any) -> Callable[..., None]:
         if not self.gradient_accumulation_steps or self.use_ema:
             original(self, grads, trainable_variables)
             return
-        held = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
+        sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in trainable_variables]
         tf.distribute.get_replica_context().merge_call(
-            lambda strategy, new: _accumulate(self, strategy, new, held, trainable_variables), args=(list(grads),)
+            lambda strategy, new: _accumulate(self, strategy, new, sums, trainable_variables),
+            args=(list(grads),),
         )
 
     return apply
 
 
-def _accumulate(optimizer: Any, strategy: Any, new: list[Any], held: list[Any], variables: Sequence[Any]) -> None:
+def _accumulate(optimizer: Any, strategy: Any, new: list[Any], sums: list[Any], variables: Sequence[Any]) -> None:
     """Adds gradients to the accumulated ones, or updates with their mean; called once for all replicas."""
 
     def update(gradients: list[Any]) -> None:
         count = optimizer.gradient_accumulation_steps
-        means = optimizer._clip_gradients([(g + h) / count for g, h in zip(gradients, held, strict=True)])
+        means = optimizer._clip_gradients([(g + h) / count for g, h in zip(gradients, sums, strict=True)])
         optimizer._apply_weight_decay(variables)
         optimizer._backend_update_step(means, variables, optimizer.learning_rate)
 
     def update_all() -> None:
         strategy.extended.call_for_each_replica(update, args=(new,))
-        for variable in held:
+        for variable in sums:
             strategy.extended.update(variable.value, lambda v: v.assign(tf.zeros_like(v)), group=False)
 
     def add_all() -> None:
-        for variable, gradient in zip(held, new, strict=True):
+        for variable, gradient in zip(sums, new, strict=True):
             strategy.extended.update(variable.value, lambda v, g: v.assign_add(g), args=(gradient,), group=False)
 
     is_due = (optimizer._iterations + 1) % optimizer.gradient_accumulation_steps == 0

@@ -33,6 +33,17 @@ class OneDevice:
         return contextlib.nullcontext()
 
 
+def current_strategy() -> Any:
+    """Returns the strategy, or the mesh of devices, whose scope is active; None if the backend has none."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        return importlib.import_module("tensorflow").distribute.get_strategy()
+    if keras.backend.backend() == "jax":
+        return importlib.import_module("everstep.engine.mesh").current_mesh()
+    return None
+
+
 _entered: list[tuple[Any, contextlib.ExitStack]] = []
 
 
@@ -144,7 +155,7 @@ def get_distribution_strategy(
     if processes > 1 and keras.backend.backend() != "jax":
         if not is_multi_worker and name not in ("off", "one_device"):
             raise UsageError(
-                f"but {processes} processes train this run, and on {keras.backend.backend()} each has one device",
+                f"{processes} processes train this run, and on {keras.backend.backend()} each has one device",
                 key=_KEY,
                 received=name,
                 remedy=f"set it to 'one_device' or {_MULTI_WORKER!r}, and start one process per device",
@@ -197,7 +208,7 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
 
     if all_reduce_alg is not None:
         raise UsageError(
-            "but on JAX the compiler decides",
+            "has no effect on JAX, where the compiler decides how gradients are summed",
             key="runtime.all_reduce_alg",
             received=all_reduce_alg,
             remedy="remove it",
@@ -208,7 +219,10 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
         raise UsageError(f"there is no TPU on this machine, JAX computes on {jax.default_backend()}", key=_KEY)
     if tpu_address not in _HERE:
         raise UsageError(
-            "but JAX uses the TPU of this machine", key="runtime.tpu", received=tpu_address, remedy="remove it"
+            "is the address of another machine, and JAX uses the TPU of this one",
+            key="runtime.tpu",
+            received=tpu_address,
+            remedy="remove it",
         )
     mesh = importlib.import_module("everstep.engine.mesh")
     if current_gang().size > 1:
@@ -219,7 +233,7 @@ def _jax(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str 
 def _torch(name: str, all_reduce_alg: str | None, num_gpus: int, tpu_address: str | None) -> Any:
     if all_reduce_alg is not None:
         raise UsageError(
-            "but on PyTorch a process uses one device",
+            "has no effect on PyTorch, where a process uses one device",
             key="runtime.all_reduce_alg",
             received=all_reduce_alg,
             remedy="remove it",
@@ -269,7 +283,7 @@ def _mirrored(devices: tuple[str, ...], all_reduce_alg: str | None) -> Any:
 def _wanted(devices: list[Any], count: int) -> list[Any]:
     if count > len(devices):
         raise UsageError(
-            f"but this machine has {len(devices)}", key="runtime.num_gpus", received=count, remedy="0 uses all of them"
+            f"this machine has {len(devices)}", key="runtime.num_gpus", received=count, remedy="0 uses all of them"
         )
     return devices[:count] if count else devices
 

@@ -1,4 +1,4 @@
-"""The TensorFlow engine: the Keras variables are the state, and n steps are one loop inside a `tf.function`."""
+"""The backend for TensorFlow: the Keras variables are the state, and n steps are one loop inside a `tf.function`."""
 
 import contextlib
 import functools
@@ -11,19 +11,21 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 
-from everstep.data import ALIGNMENT, ArrayStream, Block, OwnRows, RaggedArray, SparseArray, nest
+from everstep.data import ALIGNMENT, Block, RaggedArray, SparseArray, nest
 from everstep.engine import flops
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
-from everstep.engine.engine import Engine
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import updates_skipped, watch_sparse_labels
-from everstep.engine.processes import SharedSteps, results_in_logs, seed_offset
+from everstep.engine.processes import SharedSteps, seed_offset
+from everstep.engine.protocol import Backend, EngineOptions, Traced
 from everstep.engine.replaced import replaced
 from everstep.engine.replicas import Replicas
-from everstep.engine.tensorflow_processes import draws_of_this_process, joined
+from everstep.engine.steps import Steps
+from everstep.engine.tensorflow_processes import joined
 from everstep.engine.window import WindowSums
+from everstep.engine.workers import Workers
 from everstep.errors import UsageError
 from everstep.task import ChainedScope, current_share, gradients_skipped, unpack
 from everstep.types import Batch, Logs
@@ -50,204 +52,131 @@ class TensorFlowSums(WindowSums):
             variable.assign(tf.where(count < 0.0, count, tf.where(tf.math.is_finite(loss), next_count, -next_count)))
 
 
-class TensorFlowEngine(Engine):
+class TensorFlowBackend(Backend):
     """Runs steps on TensorFlow."""
 
-    _loop_lengths = "any"  # the number of steps is an input of the compiled loop
-    _window_type = TensorFlowSums
+    sums = TensorFlowSums
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        processes = joined()
-        self._shared = None if processes is None else SharedSteps(processes)
-        self._is_built = False
-        self._replicas = Replicas()
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        super().__init__(options)
+        self.workers = _workers()
+        self.is_eager = False
+        self.loop_lengths = "any"  # the number of steps is an input of the compiled loop
         self._random = StepRandom()
+        self._loops: dict[Any, Any] = {}
+        self._readers: dict[str, Any] = {}
+        self._resets: dict[str, list[tuple[Any, tf.Tensor]]] = {}
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
         device = "gpu" if _has_gpu() else "cpu"
-        return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self._replica_count}
-
-    @property
-    def _replica_count(self) -> int:
-        return self._replicas.count if self._shared is None else self._shared.size
-
-    def strategy(self) -> Any:
-        """Returns the `tf.distribute` strategy whose scope is active."""
-        return tf.distribute.get_strategy()
+        return {"device": device, "loop": "while", "xla": bool(self._xla), "replicas": self.workers.count}
 
     @property
     def _xla(self) -> bool | None:
         # On a CPU XLA is several times slower; what processes exchange it cannot compile.
-        return True if self.enable_xla and _has_gpu() and self._shared is None else None
+        return True if self.options.enable_xla and _has_gpu() and self.workers.processes == 1 else None
 
     # -- compiling -------------------------------------------------------------------------------------------------
 
-    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
+    def trace(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
+        """Traces a step in a graph that is thrown away."""
         # A bare graph: a tf.function would trace twice, and reject variables that only the second pass creates.
         # On several replicas, gradients and updates are where they talk to each other.
         graph = tf.__internal__.FuncGraph("trace")
-        own = batch if self._shared is None else self._shared.own_batch(batch)
-        skipped = (gradients_skipped(), updates_skipped(self.optimizers)) if self._replica_count == 1 else ()
+        skipped = (gradients_skipped(), updates_skipped(steps.optimizers)) if self.workers.count == 1 else ()
         with contextlib.ExitStack() as stack:
             for context in (summaries_refused(), graph.as_default(), self._random.drawing(), *skipped):
                 stack.enter_context(context)
             seen = stack.enter_context(watch_sparse_labels())
-            placed = nest.map_leaves(_placeholder, own)
-            outputs = self._on_devices(step, placed)
+            placed = nest.map_leaves(_placeholder, batch)
+            outputs = step(placed)
         labels = unpack(placed)[1]
-        self._label_classes |= {labelled.classes for labelled in seen if _source(labelled.target) is labels}
-        return {name: _shape(self._replicas.parts(value)[0]) for name, value in outputs.items()}
+        classes = frozenset(labelled.classes for labelled in seen if _source(labelled.target) is labels)
+        return Traced({name: _shape(value) for name, value in outputs.items()}, classes)
 
-    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is created lazily, captures the state, and prepares the steps for several processes."""
-        super().build(train_batch, validation_batch)
-        if self._shared is not None:
-            for kind, batch in (("train", train_batch), ("validation", validation_batch)):
-                if kind in self.windows and self.windows[kind].reduction == "last":
-                    self._find_results(self._shared, kind, batch)
-            self._shared.prepare(self)
-        self._is_built = True
-
-    def _find_results(self, shared: SharedSteps, kind: str, batch: Batch) -> None:
-        with tf.__internal__.FuncGraph("results").as_default(), self._random.drawing():
-            placed = nest.map_leaves(_placeholder, shared.own_batch(batch))
-            results_in_logs(self.windows[kind], lambda: self._user_logs(kind, placed))
-
-    def _compile(self) -> None:
-        self._loops: dict[Any, Any] = {}
-        self._readers: dict[str, Any] = {}
-        self._resets: dict[str, list[tuple[Any, tf.Tensor]]] = {}
+    def compile(self, steps: Steps, examples: Mapping[str, Batch]) -> None:
+        """Keeps the steps: each loop is compiled when it is first called."""
+        self._steps = steps
 
     def _loop(self, kind: str, data: Any) -> Any:
         """Returns the compiled loop for batches of these shapes, for any number of batches."""
         spec = _spec(data)
         rows = tuple(data.rows.shape[1:]) if isinstance(data, PlacedRows) else None
         leaves = nest.flatten(spec if rows is None else spec.arrays)
-        shared = () if self._shared is None else self._shared.lengths
-        key = (kind, (rows is None, shared), *(((*(rows or ()), *s.shape[1:]), s.dtype) for s in leaves))
+        key = (kind, (rows is None, self.workers.lengths), *(((*(rows or ()), *s.shape[1:]), s.dtype) for s in leaves))
         if key not in self._loops:
-            self._kind = kind
-            step = self._train_step if kind == "train" else self._validation_step
-            loop = _function(lambda block: self._many(step, block), jit_compile=self._xla)
-            with self._guarded(), self._random.drawing():
+            loop = _function(lambda block: self._many(kind, block), jit_compile=self._xla)
+            with self._steps.guarded(), self._random.drawing():
                 self._loops[key] = loop.get_concrete_function(spec)
         return self._loops[key]
 
-    def _many(self, step: Callable[[Batch], Any], block: Any) -> None:
+    def _many(self, kind: str, block: Any) -> None:
         self.compilations += 1
         count = tf.shape(block.rows if isinstance(block, PlacedRows) else nest.flatten(block)[0])[0]
 
         def one(index: tf.Tensor) -> tuple[tf.Tensor]:
-            step(_batch(block, index))
+            self._steps.run(kind, _batch(block, index))
             return (index + 1,)
 
         tf.while_loop(lambda index: index < count, one, (tf.constant(0),), parallel_iterations=1)
 
-    @property
-    def _sees_whole_loss(self) -> bool:
-        return self._replicas.count == 1
-
-    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        if self._shared is None:
-            return self._replicas.run(step, batch)
-        if not self._is_built:  # traced by this process alone
-            return step(batch)
-        with draws_of_this_process():
-            outputs = self._kind == "validation" and self.task.aggregates
-            rows = lambda leaf, part: _some_rows(self.composed(leaf), part)  # noqa: E731
-            return self._shared.run(self._kind, step, batch, rows, outputs)
-
-    def _owners(self, used: Sequence[keras.Variable]) -> dict[str, Any]:
-        random = self._random.generator
-        return {**super()._owners(used), **({} if random is None else {"tf_random": random})}
-
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def place(self, data: Any) -> Any:
-        """Places the data of a block on the device."""
-        return nest.map_leaves(lambda leaf: _placed(on_host(leaf)), data)
-
-    @property
-    def own_rows(self) -> OwnRows | None:
-        """Which rows of a batch this process needs; None if all."""
-        return None if self._shared is None else self._shared.own_rows
-
-    def place_block(self, block: Block) -> Any:
+    def place(self, block: Block, single: bool = False) -> Any:
         """Places the rows of this process of all batches of a block."""
-        return self.place(block.data if self._shared is None else self._shared.own_block(block))
+        return self.place_whole(self.workers.own_block(block))
 
-    def why_not_on_device(self, stream: ArrayStream) -> str:
-        """Returns why the arrays of a stream cannot live on the device."""
-        return "on TensorFlow data lives on one device, and several share the batch" if self._replicas.count > 1 else ""
+    def place_whole(self, arrays: Any) -> Any:
+        """Places arrays on the device."""
+        return nest.map_leaves(lambda leaf: _placed(on_host(leaf)), arrays)
 
-    def _sparse(self, parts: SparseArray) -> Any:
+    def assemble(self, parts: SparseArray | RaggedArray) -> Any:
+        """Returns a sparse or ragged tensor."""
+        if isinstance(parts, RaggedArray):
+            return tf.RaggedTensor.from_nested_row_lengths(parts.values, parts.lengths, validate=False)
         return tf.SparseTensor(tf.cast(parts.indices, tf.int64), parts.values, parts.like.shape[1:])
 
-    def _ragged(self, parts: RaggedArray) -> Any:
-        return tf.RaggedTensor.from_nested_row_lengths(parts.values, parts.lengths, validate=False)
-
-    def _train(self, piece: Piece) -> None:
-        self._begin_call(piece)
-        self._call("train", piece)
-
-    def _begin_call(self, piece: Piece) -> None:
-        if self._shared is not None:
-            self._shared.begin_call(piece.block)
-
-    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
-        self._begin_call(piece)
-        if not self.task.aggregates:
-            self._call("validation", piece)
+    def run(self, kind: str, piece: Piece) -> list[tuple[np.ndarray, ...]]:
+        """Runs the compiled loop over a piece; a single step that returns its outputs is a function without a loop."""
+        if not self._steps.returns_outputs(kind):
+            # As one argument, as it was traced: of its leaves TensorFlow would first print all values into an error.
+            self._loop(kind, piece.placed)(piece.placed)
             return []
-        batch = _batch(piece.placed, 0)
-        return self._replicas.results(self._single_validation(batch))
+        leaves = self._run_single(kind, _batch(piece.placed, 0))
+        return [tuple(part.numpy() for part in self.workers.parts(leaf)) for leaf in leaves]
 
-    def _call(self, kind: str, piece: Piece) -> None:
-        # As one argument, as it was traced: with its leaves as arguments, TensorFlow prints them into an error first.
-        self._loop(kind, piece.placed)(piece.placed)
-
-    def _single_validation(self, batch: Batch) -> list[Any]:
-        key = ("single", () if self._shared is None else self._shared.lengths)
+    def _run_single(self, kind: str, batch: Batch) -> list[Any]:
+        key = ("single", self.workers.lengths)
         if key not in self._loops:
-            self._loops[key] = _function(self._validation_step)
-        self._kind = "validation"
-        with self._guarded(), self._random.drawing():  # a batch of a new shape is traced now
+            self._loops[key] = _function(functools.partial(self._steps.run, kind))
+        with self._steps.guarded(), self._random.drawing():  # a batch of a new shape is traced now
             leaves: list[Any] = self._loops[key](batch)
             return leaves
 
     def wait(self) -> None:
         """Waits until the device has finished all steps."""
-        next(iter(self.windows.values())).samples.numpy()
+        next(iter(self._steps.windows.values())).samples.numpy()
 
-    def read(self, kind: str) -> Logs:
-        """Returns the logs of the open window."""
+    def read(self, kind: str) -> Callable[[], Logs]:
+        """Reads the logs now: copying them takes as long as waiting for them."""
         if kind not in self._readers:
-            self._readers[kind] = _function(functools.partial(self._read, kind)).get_concrete_function()
-        return floats({name: value.numpy() for name, value in self._readers[kind]().items()})
+            self._readers[kind] = _function(functools.partial(self._steps.read, kind)).get_concrete_function()
+        logs = floats({name: value.numpy() for name, value in self._readers[kind]().items()})
+        return lambda: logs
 
-    def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that returns the first step since the last `reset` or `load` whose loss is not finite."""
-        watched = self.windows["train"].finite_steps
-        if watched is None:
-            return lambda: None
-        count = watched.count.value.read_value()  # as it is now; later steps do not change it
+    def read_finite_steps(self, count: keras.Variable) -> Callable[[], float]:
+        """Copies the count on the device; the function reads the copy."""
+        value = count.value.read_value()
+        return lambda: float(value.numpy())
 
-        def read() -> int | None:
-            number = float(count.numpy())
-            return int(-number) if number < 0 else None
-
-        return read
-
-    def reset(self, kind: str) -> None:
+    def reset(self, kind: str, window: WindowSums) -> None:
         """Opens the next window.
 
         Python waits for other threads at almost every operation of Keras, which takes as long as several steps of a
         small model. So what the sums and Keras's metrics assign is recorded once, and assigned without Keras.
         """
-        window = self.windows[kind]
-        if not self._replicas.is_alone:
+        if isinstance(self.workers, Replicas):
             window.reset()
             return
         if kind not in self._resets:
@@ -263,32 +192,37 @@ class TensorFlowEngine(Engine):
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step, from the compiled loop for batches of this shape."""
-        own, parts = (batch, 1) if self._shared is None else (self._shared.own_batch(batch), self._shared.size)
-        shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(own))
+        shapes = tuple(tuple(leaf.shape) for leaf in nest.flatten(self.workers.own_batch(batch)))
         ran = {tuple(shape for shape, _ in key[2:]): loop for key, loop in self._loops.items() if key[0] == "train"}
         counted = flops.of_tensorflow_loop(ran[shapes]) if shapes in ran else None
-        return counted * parts if counted else counted
+        return counted * self.workers.processes if counted else counted
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; traces it."""
         specs = nest.map_leaves(lambda leaf: tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype)), unpack(batch)[0])
-        step = _function(lambda features: self.task.inference_step(self.composed(features), self.model))
-        return flops.of_tensorflow_function(step.get_concrete_function(specs))
+        return flops.of_tensorflow_function(_function(self._steps.inference).get_concrete_function(specs))
 
     # -- state: the Keras objects hold it ------------------------------------------------------------------------------
 
-    def push(self) -> None:
-        """Does nothing: the Keras variables are the state."""
+    def owners(self) -> dict[str, Any]:
+        """Returns the generator of the steps' `tf.random`."""
+        return {"tf_random": self._random.generator}
 
-    def pull(self) -> None:
-        """Does nothing: the Keras variables are the state."""
+    def get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns the values of some variables."""
+        return {key: _view(self._steps.variables[key].value.read_value()) for key in keys}
 
-    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        return {key: _view(self.variables[key].value.read_value()) for key in keys}
-
-    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+    def set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Replaces the values of some variables."""
         for key in keys:
-            self.variables[key].assign(values[key])
+            self._steps.variables[key].assign(values[key])
+
+
+def _workers() -> Workers:
+    """Returns the processes of the run, the replicas of the strategy whose scope is active, or this device alone."""
+    if (processes := joined()) is not None:
+        return SharedSteps(processes)
+    return Replicas() if tf.distribute.has_strategy() else Workers()
 
 
 def _placed(array: np.ndarray) -> tf.Tensor:
@@ -318,13 +252,6 @@ def _batch(block: Any, index: Any) -> Batch:
     if isinstance(block, PlacedRows):
         return nest.map_leaves(lambda leaf: tf.gather(leaf, block.rows[index]), block.arrays)
     return nest.map_leaves(lambda leaf: leaf[index], block)
-
-
-def _some_rows(tensor: Any, part: slice) -> Any:
-    if not isinstance(tensor, tf.SparseTensor):
-        return tensor[part]
-    rest = [0] * (len(tensor.shape) - 1)
-    return tf.sparse.slice(tensor, [part.start, *rest], [part.stop - part.start, *tensor.shape[1:]])
 
 
 def _has_gpu() -> bool:

@@ -133,6 +133,17 @@ class TensorFlowProcesses(Processes):
         """Returns a gradient as one tensor: that of an embedding consists of slices."""
         return tf.convert_to_tensor(gradient)
 
+    def rows(self, tensor: Any, part: slice) -> Any:
+        """Returns some rows of a tensor, which may be sparse or ragged."""
+        if not isinstance(tensor, tf.SparseTensor):
+            return tensor[part]
+        rest = [0] * (len(tensor.shape) - 1)
+        return tf.sparse.slice(tensor, [part.start, *rest], [part.stop - part.start, *tensor.shape[1:]])
+
+    def own_draws(self) -> contextlib.AbstractContextManager[None]:
+        """Makes random layers draw other numbers in each process inside the block."""
+        return _other_draws()
+
     def _together(self, operation: Callable[..., Any], *tensors: Any) -> Any:
         def run(*tensors: Any) -> Any:
             # Copies, since what was computed elsewhere has no device yet, and the collectives need to know it.
@@ -151,8 +162,7 @@ _BITS = {tf.float32: tf.int32, tf.float64: tf.int64, tf.float16: tf.float16, tf.
 
 
 @contextlib.contextmanager
-def draws_of_this_process() -> Iterator[None]:
-    """Makes random layers draw other numbers in each process inside the block."""
+def _other_draws() -> Iterator[None]:
     original = keras_random.draw_seed
 
     def draw_seed(seed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The PyTorch engine: the Keras variables are the state, and steps run one by one, recorded by autograd.
+"""The backend for PyTorch: the Keras variables are the state, and steps run one by one, recorded by autograd.
 
 On a CUDA device each step is recorded once as a graph and replayed (`torch_graph.py`), with the same bits as eagerly. A
 step that cannot be recorded, and every step on another device, runs eagerly. That choice follows from the model and the
@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,21 +22,22 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from everstep.data import Block, OwnRows, SparseArray, nest
+from everstep.data import Block, RaggedArray, SparseArray, nest
 from everstep.engine import exactness
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.device_data import PlacedRows
-from everstep.engine.engine import Engine
 from everstep.engine.explanations import decided_in_python
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
 from everstep.engine.probe import watch_sparse_labels
-from everstep.engine.processes import SharedSteps, results_in_logs
+from everstep.engine.processes import SharedSteps
+from everstep.engine.protocol import Backend, EngineOptions, Traced
 from everstep.engine.replaced import current, replaced, replaced_in_all_threads
+from everstep.engine.steps import Steps
 from everstep.engine.torch_forms import forms
 from everstep.engine.torch_graph import CannotRecord, CudaGraph, Graph, Recorded, Recorder
-from everstep.engine.torch_processes import draws_of_this_process, joined
+from everstep.engine.torch_processes import joined
 from everstep.engine.window import WindowSums
 from everstep.errors import UsageError, plain_text, warning_text
 from everstep.keras_internals import get_device
@@ -83,20 +84,20 @@ def _number(value: Any, like: keras.Variable) -> torch.Tensor:
     return torch.as_tensor(value, dtype=torch.float32, device=like._value.device)
 
 
-class TorchEngine(Engine):
+class TorchBackend(Backend):
     """Runs steps on PyTorch."""
 
-    is_eager = True
-    _window_type = TorchSums
+    sums = TorchSums
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._loop_lengths = "any" if _device().type == "cuda" else "eager"  # no length is compiled
-        super().__init__(*args, **kwargs)
-        processes = joined()
-        self._shared = None if processes is None else SharedSteps(processes)
-        self._on_cuda = self._read_is_copy = _device().type == "cuda"
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        super().__init__(options)
+        self.loop_lengths = "any" if _device().type == "cuda" else "eager"  # no length is compiled
+        if (processes := joined()) is not None:
+            self.workers = SharedSteps(processes)
+        self._on_cuda = self.reads_copies = _device().type == "cuda"
         self._recorder: Recorder | None = None
-        self._steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None for one that runs eagerly
+        self._recorded_steps: dict[Key, Recorded | None] = {}  # by kind, shapes and types; None if run eagerly
+        self._main_kind = "train"  # of the steps that `describe` tells about
         self._reasons: dict[str, str] = {}  # why the steps of a kind run eagerly
         self._racing: list[str] = []  # operations of the steps that have no deterministic form
         self._log_shapes: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -115,59 +116,56 @@ class TorchEngine(Engine):
             "loop": "eager" if self.is_eager else "cuda graph",
             **why,
             "xla": False,
-            "replicas": 1 if self._shared is None else self._shared.size,
+            "replicas": self.workers.count,
             **({"kind": torch.cuda.get_device_name()} if self._on_cuda else {}),
         }
 
     @property
     def exactness(self) -> dict[str, Any]:
-        """How far the bits of the steps can be repeated; see `Engine.exactness`."""
-        if self._racing and self.deterministic is not False:
+        """How far the bits of the steps can be repeated; see `Backend.exactness`."""
+        if self._racing and self.options.deterministic is not False:
             return {"level": exactness.NONE, "reason": _no_form_of(self._racing)}
         return super().exactness
 
-    @property
-    def _main_kind(self) -> str:
-        return "train" if "train" in self.windows else "validation"
-
     # -- before the first step -------------------------------------------------------------------------------------
 
-    def _trace(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        _refuse_buffers(self.model)
-        if self.deterministic is False:
-            return self._shapes_of(step, batch)
+    def trace(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
+        """Runs a step on values, and undoes it; warns of operations that race."""
+        _refuse_buffers(steps.model)
+        if self.options.deterministic is False:
+            return self._run_and_undo(steps, step, batch)
         with _collecting, racing_operations() as racing:
-            shapes = self._shapes_of(step, batch)
+            traced = self._run_and_undo(steps, step, batch)
         if new := [name for name in racing if name not in self._racing]:
             self._racing += new
             logger.warning("on this device a repeated or resumed run may end with other bits: %s", _no_form_of(new))
-        return shapes
+        return traced
 
-    def _shapes_of(self, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> dict[str, tuple]:
-        """Runs a step, and undoes it; returns the shapes of its outputs."""
+    def _run_and_undo(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
-        with no_global_draws(self.task), undone(), watch_sparse_labels(clip=True) as seen:
-            placed = self.place(batch if self._shared is None else self._shared.own_batch(batch))
+        with no_global_draws(steps.task), undone(), watch_sparse_labels(clip=True) as seen:
+            placed = self._placed(batch)
             # The inner mode is called first: `_NoDecisions` has to see who calls.
-            decides = contextlib.nullcontext() if self.model.run_eagerly else _NoDecisions(self.task)
+            decides = contextlib.nullcontext() if steps.model.run_eagerly else _NoDecisions(steps.task)
             counter = FlopCounterMode(display=False) if self._on_cuda else contextlib.nullcontext()
             with _Unchanged(unpack(placed)[1]) as labels, decides, counter:
                 outputs = step(placed)
-            self._traced_flops = float(counter.get_total_flops()) if isinstance(counter, FlopCounterMode) else 0.0
-            self._label_classes |= {labelled.classes for labelled in seen if labels.includes(labelled.target)}
-        return {name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}
+            total = float(counter.get_total_flops()) if isinstance(counter, FlopCounterMode) else 0.0
+            classes = frozenset(labelled.classes for labelled in seen if labels.includes(labelled.target))
+        return Traced({name: tuple(getattr(value, "shape", ())) for name, value in outputs.items()}, classes, total)
 
-    def build(self, train_batch: Batch | None = None, validation_batch: Batch | None = None) -> None:
-        """Builds what is created lazily, captures the state, and records the step on a device that allows it."""
-        super().build(train_batch, validation_batch)
-        if self._shared is not None:
-            self._share_steps(self._shared, {"train": train_batch, "validation": validation_batch})
+    def compile(self, steps: Steps, examples: Mapping[str, Batch]) -> None:
+        """Keeps the steps, and records one on a device that allows it."""
+        self._steps = steps
+        self._main_kind = kind = "train" if "train" in steps.windows else "validation"
+        if self.workers.processes > 1:
+            for each in steps.windows if self._on_cuda and self.options.cuda_graph else ():
+                self._run_eagerly(each, "several processes share them, and what they exchange is not recorded")
             return
         if (make_graph := self._graph_type()) is None:
             return
-        self._recorder = Recorder(list(self.variables.values()), self._step_objects, make_graph)
-        kind = self._main_kind
-        batch = self.place(train_batch if kind == "train" else validation_batch)
+        self._recorder = Recorder(list(steps.variables.values()), self._step_objects, make_graph)
+        batch = self._placed(examples[kind])
         self.is_eager = self._recorded(kind, batch) is None
         if not self.is_eager:
             text = warning_text(
@@ -177,29 +175,16 @@ class TorchEngine(Engine):
             )
             logger.info("%s", text)
 
-    def _share_steps(self, shared: SharedSteps, batches: Mapping[str, Batch]) -> None:
-        """Prepares the steps for several processes."""
-        for kind, window in self.windows.items():
-            if self._on_cuda and self.cuda_graph:
-                self._run_eagerly(kind, "several processes share them, and what they exchange is not recorded")
-            if window.reduction == "last":
-                placed = self.place(shared.own_batch(batches[kind]))
-                with undone(), torch.set_grad_enabled(kind == "train"):
-                    results_in_logs(window, functools.partial(self._user_logs, kind, placed))
-        with torch.no_grad():
-            shared.prepare(self)
-
     def _step_objects(self) -> list[Any]:
         """Returns the objects of the user that steps call."""
-        metrics = [metric for window in self.windows.values() for metric in window.metrics]
-        return [self.task, *self.model._flatten_layers(include_self=True), *metrics, *self.optimizers]
+        steps = self._steps
+        metrics = [metric for window in steps.windows.values() for metric in window.metrics]
+        return [steps.task, *steps.model._flatten_layers(include_self=True), *metrics, *steps.optimizers]
 
     def _graph_type(self) -> Callable[[], Graph] | None:
         """Returns what records steps on the device; None where they run eagerly."""
-        return CudaGraph if self._on_cuda and self.cuda_graph and not self.model.run_eagerly else None
-
-    def _compile(self) -> None:
-        """Does nothing: steps are recorded once the state is complete."""
+        may_record = self._on_cuda and self.options.cuda_graph and not self._steps.model.run_eagerly
+        return CudaGraph if may_record else None
 
     # -- recorded steps --------------------------------------------------------------------------------------------
 
@@ -208,29 +193,30 @@ class TorchEngine(Engine):
         if self._recorder is None:
             return None
         key = (kind, *((tuple(leaf.shape), leaf.dtype) for leaf in nest.flatten(batch)))
-        if key not in self._steps:
-            self._steps[key] = self._record(self._recorder, kind, batch) if self._may_record(kind) else None
-        return self._steps[key]
+        if key not in self._recorded_steps:
+            self._recorded_steps[key] = self._record(self._recorder, kind, batch) if self._may_record(kind) else None
+        return self._recorded_steps[key]
 
     def _may_record(self, kind: str) -> bool:
         if kind in self._reasons:
             return False
-        if sum(key[0] == kind for key in self._steps) < SHAPES:
+        if sum(key[0] == kind for key in self._recorded_steps) < SHAPES:
             return True
         reason = f"its batches have more than {SHAPES} shapes; those after the first {SHAPES} run eagerly"
         self._run_eagerly(kind, reason)
         return False
 
     def _record(self, recorder: Recorder, kind: str, batch: Batch) -> Recorded | None:
-        steps: dict[str, Callable[[Any], Any]] = {"train": self._train_step, "validation": self._validation_step}
-        step = steps.get(kind, lambda _: self._read_vector(kind.removeprefix("read ")))
+        step: Callable[[Any], Any] = functools.partial(self._steps.run, kind)
+        if kind.startswith("read "):
+            step = lambda _: self._read_vector(kind.removeprefix("read "))  # noqa: E731
         try:
-            with self._placing, self._guarded(), own_operations(), torch.set_grad_enabled(kind == "train"):
+            with self._placing, self._steps.guarded(), own_operations(), torch.set_grad_enabled(kind == "train"):
                 recorded = recorder.record(step, batch)
         except CannotRecord as error:
             self._run_eagerly(kind, str(error))
             return None
-        self.compilations += kind in self.windows
+        self.compilations += kind in self._steps.windows
         return recorded
 
     def _run_eagerly(self, kind: str, reason: str) -> None:
@@ -243,13 +229,18 @@ class TorchEngine(Engine):
         """Drops what was recorded if a variable was replaced by another tensor since then."""
         if self._recorder is not None and not self._recorder.is_current:
             self._recorder = self._recorder.renewed()
-            self._steps.clear()
+            self._recorded_steps.clear()
             self._zeros.clear()
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def place(self, data: Any) -> Any:
-        """Places the data of a block on the device."""
+    def place(self, block: Block, single: bool = False) -> Any:
+        """Places the rows of this process of all batches of a block; a CPU computes with the block's own memory."""
+        data = self.workers.own_block(block)
+        return nest.map_leaves(_without_copy, data) if _device().type == "cpu" else self._placed(data)
+
+    def _placed(self, data: Any) -> Any:
+        """Copies data to the device."""
         if not self._on_cuda:
             return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
         # On a stream of its own, so that the copy does not wait for steps that are still running.
@@ -266,73 +257,45 @@ class TorchEngine(Engine):
         placed.record_stream(self._compute_stream)  # not reused before the steps are done with it
         return placed
 
-    def _placed_whole(self, arrays: Any) -> Any:
+    def place_whole(self, arrays: Any) -> Any:
+        """Places whole arrays on the device."""
+
         def placed(leaf: np.ndarray) -> torch.Tensor:
             # On a CPU, PyTorch shares the memory of an array, which must not be read-only then.
             return keras.ops.convert_to_tensor(np.require(on_host(leaf), requirements=["C", "W"]))
 
         return nest.map_leaves(placed, arrays)
 
-    def _sparse(self, parts: SparseArray) -> Any:
+    def assemble(self, parts: SparseArray | RaggedArray) -> Any:
+        """Returns a dense tensor in place of a sparse one."""
+        if isinstance(parts, RaggedArray):
+            return super().assemble(parts)
         dense = torch.zeros(tuple(parts.like.shape[1:]), dtype=parts.values.dtype, device=parts.values.device)
         return dense.index_put_(tuple(torch.as_tensor(parts.indices).long().T), parts.values, accumulate=True)
 
-    def _train(self, piece: Piece) -> None:
+    def run(self, kind: str, piece: Piece) -> list[tuple[np.ndarray, ...]]:
+        """Runs the steps of a piece one by one, recorded or eagerly."""
         self._forget_moved()
-        self._begin_call("train", piece)
-        if (step := self._recorded("train", _batch(piece, 0))) is not None:
-            for index in range(piece.count):
-                step(_batch(piece, index))
-        else:
-            with self._guarded(), own_operations():
-                for index in range(piece.count):
-                    self._train_step(_aligned(_batch(piece, index)))
-        self._limit_pending()
-
-    def _validate(self, piece: Piece) -> list[tuple[np.ndarray, ...]]:
-        self._forget_moved()
-        self._begin_call("validation", piece)
         leaves: list[Any] = []
-        if (step := self._recorded("validation", _batch(piece, 0))) is not None:
+        if (step := self._recorded(kind, _batch(piece, 0))) is not None:
             for index in range(piece.count):
                 leaves = step(_batch(piece, index))
         else:
-            with self._guarded(), torch.no_grad(), own_operations():
+            with (
+                self._steps.guarded(),
+                torch.no_grad() if kind == "validation" else contextlib.nullcontext(),
+                own_operations(),
+            ):
                 for index in range(piece.count):
-                    leaves = self._validation_step(_aligned(_batch(piece, index)))
+                    leaves = self._steps.run(kind, _aligned(_batch(piece, index)))
         self._limit_pending()
-        if not self.task.aggregates:
+        if not self._steps.returns_outputs(kind):
             return []
-        if self._shared is not None:
-            return [tuple(map(_view, parts)) for parts in leaves]
-        # On a CPU the values are views, which the next step may overwrite.
-        return [(_view(leaf if leaf.is_cuda else leaf.clone()),) for leaf in leaves]
+        return [tuple(map(self._own_view, self.workers.parts(leaf))) for leaf in leaves]
 
-    # -- several processes -----------------------------------------------------------------------------------------
-
-    @property
-    def own_rows(self) -> OwnRows | None:
-        """Which rows of a batch this process needs; None if all."""
-        return None if self._shared is None else self._shared.own_rows
-
-    def place_block(self, block: Block) -> Any:
-        """Places the rows of this process of all batches of a block; a CPU computes with the block's own memory."""
-        data = block.data if self._shared is None else self._shared.own_block(block)
-        return nest.map_leaves(_without_copy, data) if _device().type == "cpu" else self.place(data)
-
-    def _begin_call(self, kind: str, piece: Piece) -> None:
-        """Notes which steps follow, for what several processes do together in each of them."""
-        self._kind = kind
-        if self._shared is not None:
-            self._shared.begin_call(piece.block)
-
-    def _on_devices(self, step: Callable[[Batch], Any], batch: Batch) -> Any:
-        if self._shared is None:
-            return step(batch)
-        with draws_of_this_process():
-            outputs = self._kind == "validation" and self.task.aggregates
-            rows = lambda leaf, part: self.composed(leaf)[part]  # noqa: E731
-            return self._shared.run(self._kind, step, batch, rows, outputs)
+    def _own_view(self, tensor: torch.Tensor) -> np.ndarray:
+        """Returns a tensor on the host; on a CPU the values are views, which the next step may overwrite."""
+        return _view(tensor if tensor.is_cuda else tensor.clone())
 
     def _limit_pending(self) -> None:
         """Waits until few calls are left to the device, so that a signal is handled in time."""
@@ -347,17 +310,12 @@ class TorchEngine(Engine):
         if self._on_cuda:
             torch.cuda.synchronize()
 
-    def read(self, kind: str) -> Logs:
-        """Returns the logs of the open window."""
-        if self._recorder is not None:
-            return self.read_later(kind)()
-        with torch.no_grad():
-            return floats({name: _view(value) for name, value in self._read(kind).items()})
-
-    def read_later(self, kind: str) -> Callable[[], Logs]:
+    def read(self, kind: str) -> Callable[[], Logs]:
         """Returns a function that waits for the steps dispatched so far, and returns their logs."""
         if self._recorder is None:
-            return super().read_later(kind)
+            with torch.no_grad():
+                logs = floats({name: _view(value) for name, value in self._steps.read(kind).items()})
+            return lambda: logs
         self._forget_moved()
         step = self._recorded(f"read {kind}", None)
         with torch.no_grad():
@@ -367,76 +325,66 @@ class TorchEngine(Engine):
 
     def _read_vector(self, kind: str) -> torch.Tensor:
         """Returns all logs of a window in one tensor, which is copied to the host at once."""
-        logs = self._read(kind)
+        logs = self._steps.read(kind)
         self._log_shapes[kind] = {name: tuple(value.shape) for name, value in logs.items()}
         return torch.cat([value.detach().reshape(-1).to(torch.float64) for value in logs.values()])
 
-    def read_bad_step_later(self) -> Callable[[], int | None]:
-        """Returns a function that waits for the steps so far, and returns the first whose loss is not finite."""
-        watched = self.windows["train"].finite_steps
-        if self._recorder is None or watched is None:
-            return super().read_bad_step_later()
-        fetch = _fetch_later(watched.count._value)
+    def read_finite_steps(self, count: keras.Variable) -> Callable[[], float]:
+        """Returns a function that waits for the steps dispatched so far, and returns the count."""
+        if self._recorder is None:
+            return super().read_finite_steps(count)
+        fetch = _fetch_later(count._value)
+        return lambda: float(fetch())
 
-        def read() -> int | None:
-            count = float(fetch())
-            return int(-count) if count < 0 else None
-
-        return read
-
-    def reset(self, kind: str) -> None:
+    def reset(self, kind: str, window: WindowSums) -> None:
         """Opens the next window."""
         if self._recorder is None or kind in self._reasons:  # what runs in Python may also keep something in Python
-            self.windows[kind].reset()
+            window.reset()
             return
         self._forget_moved()
         if kind not in self._zeros:
-            self.windows[kind].reset()
-            held = [variable._value for variable in self.windows[kind].variables]
-            self._zeros[kind] = held, [value.detach().clone() for value in held]
+            window.reset()
+            values = [variable._value for variable in window.variables]
+            self._zeros[kind] = values, [value.detach().clone() for value in values]
         with torch.no_grad():
             for value, zero in zip(*self._zeros[kind], strict=True):
                 value.copy_(zero)
 
     def train_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of a training step; runs one, and undoes it."""
-        own, parts = (batch, 1) if self._shared is None else (self._shared.own_batch(batch), self._shared.size)
-        counted = _counted(lambda: self._user_step(self.place(own), self.windows["train"].metrics))
-        return counted * parts if counted else counted
+        own = self.workers.own_batch(batch)
+        counted = _counted(lambda: self._steps.logs("train", self._placed(own)))
+        return counted * self.workers.processes if counted else counted
 
     def inference_step_flops(self, batch: Batch) -> float | None:
         """Returns the operations of the inference step; runs it."""
-        return _counted(lambda: self.task.inference_step(self.composed(self.place(unpack(batch)[0])), self.model))
+        return _counted(lambda: self._steps.inference(self._placed(unpack(batch)[0])))
 
     # -- state: the Keras objects hold it ------------------------------------------------------------------------------
 
-    def push(self) -> None:
-        """Does nothing: the Keras variables are the state."""
+    def get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """Returns the values of some variables."""
+        return {key: _view(self._steps.variables[key].value) for key in keys}
 
-    def pull(self) -> None:
-        """Does nothing: the Keras variables are the state."""
-
-    def _get(self, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        return {key: _view(self.variables[key].value) for key in keys}
-
-    def own_state(self, into: OwnState | None = None, without: Collection[str] = ()) -> OwnState:
-        """Returns the state; see `Engine.own_state`. A GPU writes it into pinned memory, at ten times the speed."""
+    def copy(self, keys: Sequence[str], into: OwnState | None = None) -> OwnState:
+        """Returns copies of variables; a GPU writes them into pinned memory, at ten times the speed."""
         if not self._on_cuda:
-            return super().own_state(into, without)
-        keys = [key for key in self._saved_keys() if key not in without]
-        copies = {key: _pinned(self.variables[key].value.detach(), (into or {}).get(key)) for key in keys}
+            return super().copy(keys, into)
+        variables = self._steps.variables
+        copies = {key: _pinned(variables[key].value.detach(), (into or {}).get(key)) for key in keys}
         torch.cuda.current_stream().synchronize()
         return copies
 
-    def _set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+    def set(self, keys: Sequence[str], values: Mapping[str, Any]) -> None:
+        """Replaces the values of some variables."""
         for key in keys:
-            self.variables[key].assign(values[key])
+            self._steps.variables[key].assign(values[key])
 
-    def non_finite(self, state: OwnState | None = None) -> list[str]:
+    def non_finite(self, keys: Sequence[str], state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity; a GPU looks for them itself."""
         if not self._on_cuda:
-            return super().non_finite(state)
-        tensors = {key: self.variables[key].value for key in self._saved_keys()}
+            return super().non_finite(keys, state)
+        tensors = {key: self._steps.variables[key].value for key in keys}
         tensors = {key: tensor for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
         if not tensors:
             return []
@@ -447,7 +395,7 @@ class TorchEngine(Engine):
         """Returns checksums that the GPU computes; see `Engine.checksums`."""
         if not self._on_cuda:  # in memory of the host already
             return super().checksums(keys)
-        sums = [_checksum(self.variables[key].value) for key in keys]
+        sums = [_checksum(self._steps.variables[key].value) for key in keys]
         return dict(zip(keys, torch.stack(sums).tolist(), strict=True)) if sums else {}
 
 
@@ -469,10 +417,10 @@ def _refuse_buffers(model: keras.Model) -> None:
     """
     for layer in model._flatten_layers():
         module = getattr(layer, "module", None)
-        held = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
-        if held:
+        buffers = [name for name, _ in module.named_buffers()] if isinstance(module, torch.nn.Module) else []
+        if buffers:
             raise UsageError(
-                f"wraps a PyTorch module that keeps {', '.join(held[:3])} beside its weights, which no checkpoint "
+                f"wraps a PyTorch module that keeps {', '.join(buffers[:3])} beside its weights, which no checkpoint "
                 "would contain",
                 key=f"layer {layer.name!r}",
                 remedy="use Keras's layers instead, such as keras.layers.BatchNormalization",
@@ -678,8 +626,8 @@ def undone() -> Iterator[None]:
     ):
         yield
     with torch.no_grad():
-        for variable, kept in before.values():
-            variable._value.copy_(kept)
+        for variable, value_before in before.values():
+            variable._value.copy_(value_before)
             variable._value.grad = None
 
 

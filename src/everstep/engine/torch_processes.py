@@ -90,6 +90,10 @@ class TorchProcesses(Processes):
         _together(lambda: dist.all_gather(parts, own))
         return [part.to(tensor.device) for part in parts]
 
+    def own_draws(self) -> contextlib.AbstractContextManager[None]:
+        """Makes random layers draw other numbers in each process inside the block."""
+        return _other_draws()
+
     def _in_buffers(self, tensors: Sequence[torch.Tensor], run: Callable[[torch.Tensor], Any]) -> list[torch.Tensor]:
         """Calls a function on flat buffers, each with many tensors of one type; returns their parts as tensors."""
         results: dict[int, torch.Tensor] = {}
@@ -149,8 +153,7 @@ def _together(operation: Callable[[], Any]) -> None:
 
 
 @contextlib.contextmanager
-def draws_of_this_process() -> Iterator[None]:
-    """Makes random layers draw other numbers in each process inside the block."""
+def _other_draws() -> Iterator[None]:
     original = keras_random.draw_seed
 
     def draw_seed(seed: Any) -> Any:

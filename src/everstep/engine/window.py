@@ -215,15 +215,15 @@ def measure(task: Any, model: keras.Model, optimizer: Any, wanted: bool) -> Norm
 
     Measuring that an earlier engine has set up on the same optimizers is removed.
     """
-    held = held_optimizers(optimizer, task, model)
-    for one in held:
-        if (apply := getattr(one.apply, "unmeasured", None)) is not None:
-            object.__setattr__(one, "apply", apply)
+    optimizers = held_optimizers(optimizer, task, model)
+    for measured in optimizers:
+        if (apply := getattr(measured.apply, "unmeasured", None)) is not None:
+            object.__setattr__(measured, "apply", apply)
     if not wanted or optimizer is None:
         return None
     norms = Norms(model)
-    for one in held:
-        norms.watch(one)
+    for measured in optimizers:
+        norms.watch(measured)
     return norms
 
 

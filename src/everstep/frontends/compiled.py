@@ -41,7 +41,7 @@ import keras
 
 from everstep.config import is_below
 from everstep.data import Stream, nest
-from everstep.engine import Engine, RuntimeConfig, backend
+from everstep.engine import Engine, RuntimeConfig, backend, current_strategy
 from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
@@ -349,7 +349,7 @@ class ReusingTrainer(Trainer):
         optimizers = [optimizer, *parts_of(optimizer)]
         # Variables or schedules: another one is another step.
         rates = [getattr(one, "_learning_rate", None) for one in optimizers]
-        objects = [*optimizers, *rates, *compiled, engine.strategy(), *layers]
+        objects = [*optimizers, *rates, *compiled, current_strategy(), *layers]
         values = [
             (model.run_eagerly, model.jit_compile, keras.config.floatx()),
             (self.config.runtime.enable_xla, self.config.runtime.cuda_graph, self.config.runtime.deterministic),

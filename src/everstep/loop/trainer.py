@@ -111,10 +111,15 @@ class Trainer(InnerLoop):
     def _new_engine(self) -> Engine:
         """Returns an engine as configured, not built yet."""
         runtime = self.config.runtime
-        options = {"enable_xla": runtime.enable_xla, "cuda_graph": runtime.cuda_graph}
-        engine = create_engine(self.task, self.model, self.optimizer, **options)
-        engine.compiler_options = compiler_options(runtime.xla_preset)
-        engine.deterministic = runtime.deterministic
+        engine = create_engine(
+            self.task,
+            self.model,
+            self.optimizer,
+            enable_xla=runtime.enable_xla,
+            cuda_graph=runtime.cuda_graph,
+            compiler_options=compiler_options(runtime.xla_preset),
+            deterministic=runtime.deterministic,
+        )
         engine.measures_norms = self.config.trainer.tracking.norms
         return engine
 

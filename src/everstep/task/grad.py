@@ -70,6 +70,16 @@ def value_and_grad(
     return value, gradients
 
 
+def define_gradients(backend: str, function: Callable[[Callable[[], Any], list, Any], tuple[Any, list]]) -> None:
+    """Defines `value_and_grad` on a backend of Keras that Everstep does not know.
+
+    Args:
+      backend: The name of the backend.
+      function: Takes the arguments of `value_and_grad`, all by position, and returns what it returns.
+    """
+    _VALUE_AND_GRAD[backend] = function
+
+
 def cond(predicate: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
     """Runs one of two functions, selected by a value known only at run time; both may assign variables.
 
@@ -526,7 +536,7 @@ def _tensorflow_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: list, x
     return carry, outputs.stack()
 
 
-_VALUE_AND_GRAD = {
+_VALUE_AND_GRAD: dict[str, Callable[..., tuple[Any, list]]] = {
     "tensorflow": _tensorflow_value_and_grad,
     "jax": _jax_value_and_grad,
     "torch": _torch_value_and_grad,

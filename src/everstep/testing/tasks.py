@@ -16,7 +16,7 @@ from keras import ops
 
 from everstep.checkpoint import digest
 from everstep.data import ArrayStream, Stream
-from everstep.engine import Engine, Feed, backend, compiler_options
+from everstep.engine import Engine, Feed, backend
 from everstep.task import Task
 from everstep.testing import models
 from everstep.types import Batch, Logs
@@ -131,7 +131,6 @@ def running(
     data = models.samples(model, 480) if data is None else data
     stream = data if isinstance(data, Stream) else ArrayStream(data, batch_size, repeat=True)
     engine = make(task, model, optimizer)
-    engine.compiler_options = compiler_options()  # as a trainer does
     engine.build(stream.peek(), stream.peek())
     while long_calls and engine.call_length.measuring:
         engine.call_length.record(1e-4)
