@@ -8,10 +8,10 @@ import sys
 import urllib.request
 
 import pytest
-from tests.servers.proxy import free_port
 
 from everstep.cli import ui
 from everstep.frontends.project_tracking import tracking_uri
+from everstep.testing.servers.proxy import free_port
 from everstep.tracking.mlflow import create_database, default_uri
 
 

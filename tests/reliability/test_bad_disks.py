@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import bad_disks
+
+from everstep.testing.reliability import bad_disks
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import continuity
+
+from everstep.testing.reliability import continuity
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import goodput_under_kills
 
 from everstep.run.kept_work import goodput
 from everstep.run.record import Run, read
+from everstep.testing.reliability import goodput_under_kills
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

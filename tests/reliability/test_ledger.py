@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import ledger
+
+from everstep.testing.reliability import ledger
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
-from tests.servers.proxy import Proxy, free_port
 
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
+from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
+from everstep.testing.servers.proxy import Proxy, free_port
 from everstep.tracking.delivery import SendDelays
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 from everstep.tracking.syncing import sync

@@ -5,4 +5,6 @@ streams.py  the contract of a `Stream`
 tasks.py    small tasks, and a rig that runs one on an engine
 models.py   small models, with every kind of layer that engines treat differently
 hub.py      tiny KerasHub presets
+reliability/ runs that are killed, signalled and damaged, and what is promised of them
+servers/    servers that can be stopped, paused and slowed down
 """

@@ -8,8 +8,6 @@ import re
 import pytest
 import yaml
 from pages_project import DESCRIBED, HOSTILE, write_project, write_run
-from tests.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
-from tests.servers.proxy import Proxy
 
 from everstep import storage
 from everstep.components import Orchestrator
@@ -20,6 +18,8 @@ from everstep.frontends.components.evaluation import write_pages
 from everstep.frontends.components.orchestrator import create_tracking
 from everstep.frontends.components.run_folder import RunFolder
 from everstep.frontends.project_tracking import Tracking
+from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
+from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.mlflow import spool_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
