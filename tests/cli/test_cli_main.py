@@ -14,6 +14,8 @@ from everstep.cli import commands, experiments
 from everstep.cli.absl_flags import normalised
 from everstep.errors import TrainingError, UsageError
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("keras", "jax", "tensorflow", "torch", "pydantic", "numpy")
 
 

@@ -14,6 +14,8 @@ from everstep.frontends.project_tracking import tracking_uri
 from everstep.testing.servers.proxy import free_port
 from everstep.tracking.mlflow import create_database, default_uri
 
+pytestmark = pytest.mark.slow
+
 
 def project(folder):
     (folder / "config").mkdir(parents=True)

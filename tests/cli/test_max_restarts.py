@@ -11,6 +11,8 @@ import pytest
 from everstep.cli.main import main
 from everstep.testing.reliability.process import Job
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 WORDS = ("--import=slow_experiment", "--mode=train", "--no-export", "--max-restarts", "2")
 

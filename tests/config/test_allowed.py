@@ -9,6 +9,8 @@ import pytest
 from everstep.config.allowed import Allowed, import_allowed, require_module, resolve
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def refused(name: str) -> str:
     with pytest.raises(UsageError) as caught:

@@ -11,6 +11,8 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
 
+pytestmark = pytest.mark.slow
+
 
 @dataclasses.dataclass
 class GinLeaf(Config):

@@ -15,6 +15,8 @@ from everstep.config.gin import bindings as gin_bindings
 from everstep.config.gin.reading import as_gin
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 DYNAMIC = "from __gin__ import dynamic_registration\nimport my_project.gin_parts as parts\nimport my_project\n"
 
 

@@ -24,6 +24,8 @@ from everstep.config import (
 )
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @dataclasses.dataclass
 class Digits(Config):

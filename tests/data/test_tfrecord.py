@@ -17,6 +17,8 @@ from everstep.data.tfrecord_files import frames, inspect
 from everstep.data.tfrecord_writing import write_arrays
 from everstep.errors import NOTHING, UsageError
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 CLASSES = np.array(["cat", "dog", "owl"])

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, sample_table, vectorized
 
+pytestmark = pytest.mark.slow
+
 FILES = ["test.csv", "test.json", "test.parquet", "test_summary.csv"]
 
 

@@ -13,6 +13,8 @@ from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, IoUScore, SampleMetric, gallery
 from everstep.evaluation.outcome import kind_of
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"value": lambda y_true, y_pred: float(np.ravel(y_true)[0])}
 
 

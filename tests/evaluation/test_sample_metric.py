@@ -9,6 +9,8 @@ from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, SampleMetric, sample_metrics, vectorized
 from everstep.evaluation.sample_metric import scores
 
+pytestmark = pytest.mark.slow
+
 IDS = ["a", "b", "c"]
 TRUE = np.array([1.0, 2.0, 3.0])
 PRED = np.array([1.5, 2.0, 1.0])

@@ -24,6 +24,8 @@ from everstep.evaluation import (
     TopK,
 )
 
+pytestmark = pytest.mark.slow
+
 MASKS = [IoUScore, SoftIoUScore, DiceScore, SoftDice, TPR, TNR, Precision]
 EVERY = [*MASKS, CrossEntropy, Accuracy, AbsoluteError, SquaredError, RelativeError]
 

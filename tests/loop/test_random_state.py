@@ -14,6 +14,8 @@ from everstep.loop import random_state
 from everstep.loop.controller import Controller
 from loop.samples import MemoryCheckpointer, SavedCounter
 
+pytestmark = pytest.mark.slow
+
 
 def draw():
     """Draws from both generators, and an odd number of normal ones: each keeps the second of a pair for later."""

@@ -15,6 +15,8 @@ from everstep.loop.recovery import Recovery, non_finite
 from everstep.run.record import read
 from everstep.testing.reliability.nan_injection import Spoiled
 
+pytestmark = pytest.mark.slow
+
 
 def test_bad_logs():
     recovery = Recovery(upper_bound=10.0, begin_steps=5)

@@ -6,6 +6,8 @@ import pytest
 
 from everstep.testing.reliability import bad_disks
 
+pytestmark = pytest.mark.slow
+
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
     figures = bad_disks.measure("limited", tmp_path, trials=3)

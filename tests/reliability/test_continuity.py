@@ -8,6 +8,8 @@ import pytest
 
 from everstep.testing.reliability import continuity
 
+pytestmark = pytest.mark.slow
+
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 

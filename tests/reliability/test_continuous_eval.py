@@ -9,6 +9,8 @@ import pytest
 
 from everstep.testing.reliability.process import Job, Process
 
+pytestmark = pytest.mark.slow
+
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 WORDS = ("trainer.train_steps=60", "trainer.checkpoint_interval=20", "trainer.continuous_eval_timeout=200")
 

@@ -7,6 +7,8 @@ import pytest
 from everstep.testing.reliability import damage
 from everstep.testing.reliability.damage import Figures
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_damage_is_noticed(tmp_path: Path) -> None:
     figures = damage.measure(tmp_path, flips=6, manifest_step=11)

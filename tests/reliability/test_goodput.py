@@ -13,6 +13,8 @@ from everstep.run.kept_work import goodput
 from everstep.run.record import Run, read
 from everstep.testing.reliability import goodput_under_kills
 
+pytestmark = pytest.mark.slow
+
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 

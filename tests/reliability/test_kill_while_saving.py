@@ -8,6 +8,8 @@ from everstep.testing.reliability import kill_while_saving
 from everstep.testing.reliability.kill_while_saving import Figures, Kill
 from everstep.testing.reliability.saver import is_whole, state_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_after_a_kill_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:
     figures = kill_while_saving.measure(tmp_path, kills=2, size=4_000_000)

@@ -12,7 +12,7 @@ from everstep.testing.reliability.process import Job
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 SHORT = ("trainer.train_steps=60", "--no-export")
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 
 
 @pytest.mark.backend

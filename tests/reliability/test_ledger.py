@@ -7,6 +7,8 @@ import pytest
 
 from everstep.testing.reliability import ledger
 
+pytestmark = pytest.mark.slow
+
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 
 

@@ -8,6 +8,8 @@ from everstep.testing.reliability import tracker_outage
 from everstep.testing.reliability.tracker_outage import SCENARIOS, Figures, fails, measure
 from everstep.testing.servers.mlflow_server import memory_folder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "scenario",

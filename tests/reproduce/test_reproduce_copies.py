@@ -10,6 +10,8 @@ import pytest
 from everstep.reproduce.evidence import Evidence
 from everstep.reproduce.repetition import CodeUnavailable, copy_flow_project, restore_code
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
 
 

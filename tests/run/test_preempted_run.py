@@ -9,6 +9,8 @@ import test_preemption
 
 from everstep.testing.reliability.process import Job
 
+pytestmark = pytest.mark.slow
+
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 TRAIN = ("--import=slow_experiment", "--mode=train", "--no-export", "trainer.checkpoint_interval=0")
 NOTICE = ("runtime.preemption_notice=gce", "runtime.requeue_exit_code=85")

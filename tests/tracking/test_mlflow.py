@@ -29,7 +29,7 @@ from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recor
 
 QUICK = SendDelays(after_success=0.02, after_failure=0.05, longest=0.2)
 # MLflow's database code under the newest SQLAlchemy; it is not ours to change.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,6 +8,8 @@ from everstep.errors import UsageError
 from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, without_credentials
 from everstep.tracking.syncing import sync
 
+pytestmark = pytest.mark.slow
+
 
 def test_credentials_in_addresses():
     shown = {

@@ -23,6 +23,8 @@ from everstep.tracking.wandb import WandbTarget, make_target
 
 from .wandb_samples import PROGRAM, folders, make, records, rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def no_account(tmp_path, monkeypatch):

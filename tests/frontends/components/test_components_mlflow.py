@@ -11,7 +11,7 @@ from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.syncing import sync
 
 # MLflow's database code under the newest SQLAlchemy, and Keras under the newest NumPy; neither is ours to change.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 EPOCH = {"loss", "val_loss", "sparse_categorical_accuracy", "val_sparse_categorical_accuracy"}
 OWN = ("_model.evaluate_loss", "_model.evaluate_sparse_categorical_accuracy", "sparse categorical ce")

@@ -22,7 +22,7 @@ from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memo
 from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.mlflow import spool_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 pytest_plugins = ("tests.report.conftest",)
 
 

@@ -20,7 +20,11 @@ from everstep.frontends.components.exported_model import load_exported, model_na
 from everstep.frontends.components.run_folder import open_run
 from everstep.types import CLOCKS
 
-pytestmark = [pytest.mark.usefixtures("untracked"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("untracked"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 BUILDERS = """
 

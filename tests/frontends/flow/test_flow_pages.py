@@ -18,7 +18,7 @@ from everstep.flow import run_flow
 from everstep.testing.servers.mlflow_server import MlflowServer
 from everstep.testing.servers.proxy import free_port
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def opened(url, data=None):

@@ -13,6 +13,8 @@ from everstep.data.tfrecord_files import inspect
 from everstep.data.tfrecord_writing import TfExampleBuilder, write_arrays, write_images, write_tfrecords
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step with a GradientTape")
 
 

@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from everstep.run.lock import RunLock, is_held
+
+pytestmark = pytest.mark.slow
 
 HOLD = """
 import sys, time

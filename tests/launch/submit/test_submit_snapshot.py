@@ -18,6 +18,8 @@ from everstep.launch.submit.request import any_command, project_run
 from everstep.run.environments import code_version
 from everstep.run.parent_process import SUBMISSION
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "src_code_path": "src",
     "data_loader_class": "dataset.Loader",

@@ -19,6 +19,8 @@ from everstep.launch.sweep.space import create_space
 from everstep.launch.sweep.study import SweepStudy, open_storage, storage_url
 from everstep.launch.sweep.target import Target
 
+pytestmark = pytest.mark.slow
+
 X = {"x": {"low": 0.0, "high": 6.0}}
 
 

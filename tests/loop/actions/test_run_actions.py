@@ -12,6 +12,8 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.controller import Controller
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.full
 def test_best_weights_may_be_turned_on_and_off_on_resume(tmp_path):
