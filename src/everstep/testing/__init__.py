@@ -2,6 +2,9 @@
 
 engines/    the contract of an `Engine`
 streams.py  the contract of a `Stream`
+trackers.py the contract of a `Tracker`
+exports.py  the contract of an export format
+entry_points.py the contract of an entry point
 tasks.py    small tasks, and a rig that runs one on an engine
 models.py   small models, with every kind of layer that engines treat differently
 hub.py      tiny KerasHub presets
