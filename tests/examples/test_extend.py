@@ -105,6 +105,7 @@ def test_export_format_is_asked_for_by_its_name(tmp_path):
 
 
 class Learn(entry_points.EntryPoint):
+    shorter = {"rounds": EPOCHS - 1}
     refused_on_resume = [
         Refusal({"rounds": 2}, "rounds"),
         Refusal({"batch_size": 4}, "batch_size"),
@@ -129,6 +130,10 @@ def learned(tmp_path_factory):
 @pytest.mark.parametrize("check", entry_points.CHECKS, ids=lambda check: check.__name__)
 def test_entry_point(check, learned):
     check(Learn(), learned[0])
+
+
+def test_more_rounds_of_the_entry_point(tmp_path, learned):
+    entry_points.check_more_epochs_are_as_if_planned(Learn(), tmp_path, learned[1])
 
 
 def test_bad_input_of_the_entry_point(tmp_path):

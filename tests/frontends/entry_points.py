@@ -45,6 +45,7 @@ class Rows(everstep.Stream):
 
 
 class Fit(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
     refused_on_resume = [
         Refusal({"epochs": 2}, "epochs"),
         Refusal({"batch_size": 4}, "batch_size"),
@@ -65,6 +66,7 @@ class Fit(EntryPoint):
 
 
 class Training(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
     refused_on_resume = [
         Refusal({"epochs": 2}, "epochs"),
         Refusal({"optimizer": "sgd"}, "optimizer.class"),
@@ -87,6 +89,7 @@ class Training(EntryPoint):
 class Experiment(EntryPoint):
     """`run_experiment`, where an action takes the place of the callback."""
 
+    shorter = {"train_steps": 10}
     refused_on_resume = [
         Refusal({"train_steps": 10}, "trainer.train_steps"),
         Refusal({"seed": 6}, "runtime.seed"),
@@ -195,6 +198,7 @@ PROJECT = """
 
 
 class Components(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
     refused_on_resume = [Refusal({"seed": 6}, "seed"), Refusal({"epochs": 2}, "epochs")]
     bad_input = [Refusal({"epochs": -1}, "epochs"), Refusal({"seed": "five"}, "seed")]
 
@@ -233,6 +237,7 @@ class SmallFlow(FlowTask):
 
 
 class Flow(EntryPoint):
+    shorter = {"epoch": EPOCHS - 1}
     refused_on_resume = [
         Refusal({"epoch": 2}, "epoch"),
         Refusal({"batch_size": 4}, "batch_size"),

@@ -48,6 +48,12 @@ def test_bad_input(name, tmp_path):
     entry_points.check_bad_input(ENTRY_POINTS[name], tmp_path)
 
 
+@ON_TORCH
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_more_epochs(finished, name, tmp_path):
+    entry_points.check_more_epochs_are_as_if_planned(ENTRY_POINTS[name], tmp_path, finished(name)[1])
+
+
 # `fit` is killed on every backend; on JAX tests/reliability/test_killed_runs.py kills an experiment, too.
 DAILY = dict.fromkeys(ENTRY_POINTS, ON_TORCH) | {"fit": ()}
 

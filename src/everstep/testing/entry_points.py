@@ -1,6 +1,7 @@
 """The contract of an entry point: a way to start training that has arguments, or files, of its own.
 
     class Learn(entry_points.EntryPoint):
+        shorter = {"rounds": EPOCHS - 1}
         refused_on_resume = [Refusal({"rounds": 2}, "rounds"), Refusal({"batch_size": 4}, "batch_size")]
         bad_input = [Refusal({"rounds": 0}, "rounds")]
 
@@ -12,7 +13,7 @@
         Learn().run(Path(sys.argv[1]))
 
 An entry point trains the model and the data of this file for `EPOCHS` epochs, and saves after each. `CHECKS` take an
-entry point and a folder in which it has run once; `check_bad_input` and `check_resumes_after_a_kill` take an empty one.
+entry point and a folder in which it has run once; the other checks take an empty one.
 """
 
 import abc
@@ -109,10 +110,12 @@ class EntryPoint(abc.ABC):
     Attributes:
       refused_on_resume: Changes with which a run that exists is not resumed.
       bad_input: Arguments that are refused before anything is written.
+      shorter: Arguments with which it trains an epoch less.
     """
 
     refused_on_resume: Sequence[Refusal] = ()
     bad_input: Sequence[Refusal] = ()
+    shorter: Mapping[str, Any]
 
     @abc.abstractmethod
     def run(self, folder: Path, **changes: Any) -> Path:
@@ -154,6 +157,22 @@ def check_refuses_changes(entry: EntryPoint, folder: Path) -> None:
             entry.run(folder, **refusal.arguments)
         assert error.value.key == refusal.key, f"{refusal.arguments}: {error.value}"
         assert files_of(folder) == before
+
+
+def check_more_epochs_are_as_if_planned(entry: EntryPoint, folder: Path, whole: Mapping[str, Any]) -> None:
+    """A run that is asked for another epoch when it is done goes on, and ends like one that was as long from the start.
+
+    Args:
+      entry: The entry point.
+      folder: An empty folder.
+      whole: The record of a run that had all epochs from the start.
+    """
+    short = read(entry.run(folder, **entry.shorter))
+    assert short["step"] == whole["step"] - STEPS
+    record = read(entry.run(folder))
+    assert [attempt["from_step"] for attempt in record["attempts"]] == [0, short["step"]]
+    assert record["digest"] == whole["digest"]
+    check_tracks_each_epoch_once(entry, folder)
 
 
 def check_bad_input(entry: EntryPoint, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """A flow from its name to its record: trained on the loop, tracked live, resumed, failed with what it had."""
 
 import json
-import re
 import sqlite3
 from pathlib import Path
 
@@ -192,12 +191,3 @@ def test_the_record_is_written_only_while_the_run_is_this_processs_alone(project
     assert record(done)["metrics"]["test"] == dict(done.metrics)
     assert len(written) > 2
     assert all(written)
-
-
-def test_fewer_epochs_than_are_trained_are_refused(project, capsys):
-    run(project, "Numbers_B", *SAME, "Numbers_B.epoch=2", model_dir=project / "runs" / "mine")
-    with pytest.raises(UsageError, match="epoch: received 1, but 2 are trained already: ask for 2 or more, or start"):
-        run(project, "Numbers_B", *SAME, "Numbers_B.epoch=1", model_dir=project / "runs" / "mine")
-    task = create_task("Numbers_B", [*SAME, "Numbers_B.epoch=3"], project, model_dir=project / "runs" / "mine")
-    task.run()
-    assert re.search(r"^resumed at step \d+, attempt 2$", capsys.readouterr().err, re.MULTILINE)
