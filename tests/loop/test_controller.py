@@ -13,6 +13,7 @@ from everstep.loop.controller import Controller, LoopProgress, Phase
 from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
+from everstep.loop.schedule import StepSchedule
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import Counter, MemoryCheckpointer, SavedCounter
@@ -49,6 +50,29 @@ def test_evaluates_once_where_interval_and_end_meet():
     trainer = Counter()
     control(trainer).train_and_evaluate(10, eval_interval=10)
     assert trainer.events.count("evaluate 10") == 1
+
+
+@pytest.mark.parametrize("steps", [-1, 1, 2])
+def test_evaluates_so_many_batches(steps):
+    trainer = Counter()
+    assert control(trainer).evaluate(steps)["validation_loss"] == 0
+    assert trainer.events == ["evaluate 0"]
+
+
+@pytest.mark.parametrize("steps", [0, -2])
+def test_no_other_number_of_batches_is_evaluated(steps):
+    trainer = Counter()
+    with pytest.raises(UsageError) as error:
+        control(trainer).evaluate(steps)
+    assert (error.value.key, error.value.received) == ("trainer.validation_steps", steps)
+    assert trainer.events == []
+
+
+@pytest.mark.parametrize("method", ["train", "train_and_evaluate"])
+def test_a_schedule_takes_the_place_of_steps_per_loop(method):
+    trainer = Counter()
+    getattr(control(trainer, schedule=StepSchedule(4)), method)(8)
+    assert trainer.events[:2] == ["train 4", "train 4"]
 
 
 @pytest.mark.parametrize(
