@@ -39,6 +39,11 @@ def test_it_is_read_as_it_was_written(checkpoint):
     assert manifest.fingerprints(checkpoint) == sizes
 
 
+def test_the_numbers_of_the_formats_are_those_of_checkpoints_that_exist():
+    assert (manifest.WHOLE, manifest.IN_PARTS, manifest.ON_BASE, manifest.FORMAT) == (1, 2, 3, 3)
+    assert (described().format, Base("digest").variables) == (1, 0)
+
+
 def test_a_base_is_part_of_it(checkpoint):
     base = Base("digest", "preset", 3)
     manifest.write(checkpoint, described(base=base, format=manifest.ON_BASE))
