@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, sample_table, vectorized
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -212,7 +213,7 @@ def test_integers_are_rewritten_as_floats_when_fractions_follow(tmp_path, monkey
 def test_a_failure_keeps_the_earlier_files(tmp_path):
     Evaluator(METRICS).run([(None, *numbers(3))], tmp_path, "test")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UsageError, match="inf"):
+    with raises_problem(key="metrics.bad", reason="inf"):
         Evaluator({"bad": lambda y_true, y_pred: math.inf}).run([(None, *numbers(3))], tmp_path, "test")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -23,6 +23,7 @@ from everstep.evaluation import (
     SquaredError,
     TopK,
 )
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +201,7 @@ def test_the_value_of_an_undefined_rate_can_be_set(metric, true, pred):
 
 @pytest.mark.parametrize("metric", EVERY)
 def test_shapes_that_do_not_fit_are_an_error_that_shows_them(metric):
-    with pytest.raises(UsageError, match=r"\(2, 5, 4\).*\(2, 4, 4\)"):
+    with raises_problem(key="y_true", reason=r"\(2, 5, 4\).*\(2, 4, 4\)"):
         values(metric(), np.zeros((2, 5, 4)), np.full((2, 4, 4), 0.25))
 
 

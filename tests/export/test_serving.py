@@ -16,6 +16,7 @@ from everstep.engine import state as states
 from everstep.errors import TrainingError, UsageError
 from everstep.export import ExportModule, export
 from everstep.export.model_export import load_checkpoint
+from everstep.testing.problems import raises_problem
 
 pytestmark = [
     pytest.mark.backend,
@@ -193,7 +194,12 @@ class Counting(ExportModule):
 
 
 def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
-    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
+    with raises_problem(
+        TrainingError,
+        key="signature",
+        received="serving_default",
+        reason="does not have the outputs of the trained model",
+    ) as error:
         export(Counting(None, plain()), ["serve"], tmp_path / "new")
     assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
@@ -218,9 +224,9 @@ def test_unusable_function_keys(keys, received, remedy, tmp_path):
 def test_string_inputs_need_a_sample(tmp_path):
     string = tf.TensorSpec([None], tf.string)
     module = ExportModule(None, plain(), preprocessor=decoded, input_signature=string)
-    with pytest.raises(UsageError, match=r"samples=\{'serve': …\}"):
+    with raises_problem(key="samples", remedy=r"samples=\{'serve': …\}"):
         export(module, ["serve"], tmp_path / "new")
-    with pytest.raises(UsageError, match="the inputs of 'serve' are unknown"):
+    with raises_problem(key="samples", reason="the inputs of 'serve' are unknown"):
         export(ExportModule(None, plain(), preprocessor=decoded), ["serve"], tmp_path / "new")
     assert not list(tmp_path.iterdir())
 

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -178,14 +177,13 @@ def test_a_folder_of_somebody_elses_is_left_alone(project, tmp_path):
 
 
 def test_the_record_is_written_only_while_the_run_is_this_processs_alone(project, monkeypatch):
-    written, write = [], storage.write_json
+    written, write = [], storage.write_files
 
-    def watched(path, content):
-        if Path(path).name == "run.json":
-            written.append(is_held(Path(path).parent))
-        write(path, content)
+    def watched(files):
+        written.extend(is_held(path.parent) for path in files if path.name == "run.json")
+        write(files)
 
-    monkeypatch.setattr(storage, "write_json", watched)
+    monkeypatch.setattr(storage, "write_files", watched)
     done = run(project, "Numbers_B", "Numbers_B.epoch=1")
     assert record(done)["flow"]["complete"]
     assert record(done)["metrics"]["test"] == dict(done.metrics)
