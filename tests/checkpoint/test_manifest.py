@@ -44,6 +44,41 @@ def test_the_numbers_of_the_formats_are_those_of_checkpoints_that_exist():
     assert (described().format, Base("digest").variables) == (1, 0)
 
 
+WRITTEN_BEFORE = """{
+  "step": 7,
+  "run": "mine",
+  "saved": 1.5,
+  "metrics": {
+    "loss": 0.5
+  },
+  "files": {
+    "meta": [
+      2,
+      "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+    ]
+  },
+  "version": "0.1",
+  "format": 1,
+  "digest": "0de6be934b34e777aab4d3c60308b79aa8d8a8764ba3f164f0e8d03ac474b193"
+}
+"""
+
+
+def test_checkpoints_that_exist_are_read(tmp_path):
+    (tmp_path / "meta").write_bytes(b"{}")
+    (tmp_path / manifest.NAME).write_text(WRITTEN_BEFORE)
+    assert manifest.verify(tmp_path).step == 7
+    manifest.write(tmp_path, described())
+    assert (tmp_path / manifest.NAME).read_text() == WRITTEN_BEFORE
+
+
+def test_a_number_that_is_not_finite_is_not_written(checkpoint):
+    before = (checkpoint / manifest.NAME).read_bytes()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        manifest.write(checkpoint, described(metrics={"loss": float("nan")}))
+    assert (checkpoint / manifest.NAME).read_bytes() == before
+
+
 def test_a_base_is_part_of_it(checkpoint):
     base = Base("digest", "preset", 3)
     manifest.write(checkpoint, described(base=base, format=manifest.ON_BASE))

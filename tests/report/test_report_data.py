@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from everstep.errors import UsageError
 from everstep.report import split_data, write
 from everstep.report.sample_comparison import join
 from everstep.report.split_data import choose
+from everstep.testing.problems import raises_problem
 
 from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
 
@@ -249,7 +249,7 @@ def test_damaged_evaluations_are_refused(tmp_path, damage):
         (tmp_path / "reports" / "test.parquet").write_bytes(b"PAR1")
     else:
         page.write_text(json.dumps({**json.loads(page.read_text()), damage: 7}))
-    with pytest.raises(UsageError, match="evaluate again"):
+    with raises_problem(key="reports", remedy="evaluate again"):
         write([tmp_path])
 
 

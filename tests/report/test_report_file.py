@@ -14,6 +14,7 @@ from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch
 from everstep.report import html_page, write
 from everstep.run.record import Run
+from everstep.testing.problems import raises_problem
 
 from .report_runs import classified, trained
 
@@ -44,12 +45,12 @@ def test_a_failure_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_directories_that_are_not_runs_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="contains neither run.json nor an evaluation"):
+    with raises_problem(key="RUN", reason="contains neither run.json nor an evaluation"):
         write([tmp_path / "nowhere"])
     Run.open(tmp_path / "new", "mnist/mlp", "jax").begin(0, "", code={})
-    with pytest.raises(UsageError, match="has no logged step and no evaluation yet"):
+    with raises_problem(key="RUN", reason="has no logged step and no evaluation yet"):
         write([tmp_path / "new"])
-    with pytest.raises(UsageError, match="at least one run"):
+    with raises_problem(key="run_dirs", reason="at least one run"):
         write([])
     with pytest.raises(UsageError, match="output: .*is a directory: name a file"):
         write([trained(tmp_path / "run")], tmp_path)

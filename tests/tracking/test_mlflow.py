@@ -17,7 +17,7 @@ import pytest
 
 from everstep import storage
 from everstep.cli.main import main
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
 from everstep.testing.servers.proxy import Proxy, free_port
 from everstep.tracking.delivery import SendDelays
@@ -312,7 +312,7 @@ def test_sync_leaves_a_run_alone_that_is_training(server, make, tmp_path):
     tracker.start(0)
     train(tracker, range(1, 11))
     until(lambda: runs_of(server.uri, tmp_path.name))
-    with pytest.raises(UsageError, match="is in use"):
+    with raises_problem(key="DIR", reason="is in use"):
         sync(tmp_path / "run")
 
 

@@ -16,6 +16,7 @@ from tests.servers.wandb_server import KEY, WandbServer
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.syncing import sync_wandb
 from everstep.tracking.tracker import MultiTracker
@@ -244,5 +245,5 @@ def test_sync_of_a_run_that_was_not_tracked(run, capsys):
     storage.write_json(run / "run.json", {"id": "someone"})
     assert main(["runs", "sync", str(run)]) == 2
     assert "was not tracked on a server" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="was not tracked with W&B"):
+    with raises_problem(key="DIR", reason="was not tracked with W&B"):
         sync_wandb(run)

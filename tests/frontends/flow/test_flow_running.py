@@ -1,7 +1,9 @@
 """A flow from its name to its record: trained on the loop, tracked live, resumed, failed with what it had."""
 
 import json
+import os
 import sqlite3
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -177,13 +179,14 @@ def test_a_folder_of_somebody_elses_is_left_alone(project, tmp_path):
 
 
 def test_the_record_is_written_only_while_the_run_is_this_processs_alone(project, monkeypatch):
-    written, write = [], storage.write_files
+    written, replace = [], os.replace
 
-    def watched(files):
-        written.extend(is_held(path.parent) for path in files if path.name == "run.json")
-        write(files)
+    def watched(source, target):
+        if Path(target).name == "run.json":
+            written.append(is_held(Path(target).parent))
+        replace(source, target)
 
-    monkeypatch.setattr(storage, "write_files", watched)
+    monkeypatch.setattr(storage.os, "replace", watched)
     done = run(project, "Numbers_B", "Numbers_B.epoch=1")
     assert record(done)["flow"]["complete"]
     assert record(done)["metrics"]["test"] == dict(done.metrics)
