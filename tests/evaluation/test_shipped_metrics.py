@@ -55,7 +55,7 @@ def share(part, whole, agree):
     return part / whole if whole else float(agree)
 
 
-def plain(metric, true, pred):
+def by_definition(metric, true, pred):
     """What a metric is for one sample, by its definition."""
     tp, fp, fn, tn = counts(true, pred)
     common, real, found = soft(true, pred)
@@ -86,7 +86,7 @@ def test_masks_as_by_plain_loops(metric, pair):
     true, pred = pair
     found = values(metric(), true, pred)
     assert found.shape == (len(true),)
-    np.testing.assert_allclose(found, [plain(metric, t, p) for t, p in zip(true, pred, strict=True)], atol=1e-6)
+    np.testing.assert_allclose(found, [by_definition(metric, t, p) for t, p in zip(true, pred, strict=True)], atol=1e-6)
     assert ((found >= 0) & (found <= 1)).all()
     one = metric().get_func()
     assert [one(t, p) for t, p in zip(true, pred, strict=True)] == pytest.approx(found.tolist())

@@ -44,7 +44,7 @@ def classifier() -> keras.Model:
     return model
 
 
-def plain() -> keras.Model:
+def dense_model() -> keras.Model:
     return keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(4)])
 
 
@@ -131,7 +131,7 @@ class TwoWays(ExportModule):
 
 
 def test_several_signatures_with_strings_and_a_custom_inference_step(tmp_path):
-    model = plain()
+    model = dense_model()
     module = TwoWays(None, model, lambda inputs, model: 2 * model(inputs, training=False))
     keys = {"serve": "serving_default", "serve_encoded": "encoded"}
     directory = export(module, keys, tmp_path, samples={"serve_encoded": PNGS})
@@ -146,7 +146,7 @@ def test_several_signatures_with_strings_and_a_custom_inference_step(tmp_path):
 def test_preprocessing_as_layers_with_weights_and_tables(tmp_path):
     normalization = keras.layers.Normalization()
     normalization.adapt(PIXELS.astype("float32"))
-    model = plain()
+    model = dense_model()
     directory = export(
         ExportModule(None, model, preprocessor=normalization, postprocessor=keras.layers.Softmax()),
         ["serve"],
@@ -167,7 +167,7 @@ def test_preprocessing_as_layers_with_weights_and_tables(tmp_path):
 
 
 def test_every_export_is_a_new_version(tmp_path):
-    module = ExportModule(None, plain())
+    module = ExportModule(None, dense_model())
     directories = [export(module, {"serve": "serving_default"}, tmp_path) for _ in range(2)]
     versions = [int(Path(directory).name) for directory in directories]
     assert versions == sorted(set(versions))
@@ -175,7 +175,7 @@ def test_every_export_is_a_new_version(tmp_path):
 
 
 def test_a_directory_with_other_files_is_not_replaced(tmp_path):
-    module = ExportModule(None, plain())
+    module = ExportModule(None, dense_model())
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
     with pytest.raises(UsageError) as error:
@@ -200,7 +200,7 @@ def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
         received="serving_default",
         reason="does not have the outputs of the trained model",
     ) as error:
-        export(Counting(None, plain()), ["serve"], tmp_path / "new")
+        export(Counting(None, dense_model()), ["serve"], tmp_path / "new")
     assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
 
@@ -216,18 +216,18 @@ def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
 )
 def test_unusable_function_keys(keys, received, remedy, tmp_path):
     with pytest.raises(UsageError) as error:
-        export(ExportModule(None, plain()), keys, tmp_path / "new")
+        export(ExportModule(None, dense_model()), keys, tmp_path / "new")
     assert (error.value.key, error.value.received, error.value.remedy) == ("function_keys", received, remedy)
     assert not list(tmp_path.iterdir())
 
 
 def test_string_inputs_need_a_sample(tmp_path):
     string = tf.TensorSpec([None], tf.string)
-    module = ExportModule(None, plain(), preprocessor=decoded, input_signature=string)
+    module = ExportModule(None, dense_model(), preprocessor=decoded, input_signature=string)
     with raises_problem(key="samples", remedy=r"samples=\{'serve': …\}"):
         export(module, ["serve"], tmp_path / "new")
     with raises_problem(key="samples", reason="the inputs of 'serve' are unknown"):
-        export(ExportModule(None, plain(), preprocessor=decoded), ["serve"], tmp_path / "new")
+        export(ExportModule(None, dense_model(), preprocessor=decoded), ["serve"], tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 
@@ -239,7 +239,7 @@ def saved(model: keras.Model, directory: Path) -> None:
 
 
 def test_weights_come_from_a_checkpoint(tmp_path):
-    trained, fresh = plain(), plain()
+    trained, fresh = dense_model(), dense_model()
     saved(trained, tmp_path / "run" / "checkpoints")
     images = PIXELS / np.float32(255)
     expected = trained.predict(images, verbose=0)
@@ -253,7 +253,7 @@ def test_weights_come_from_a_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    saved(plain(), tmp_path / "run" / "checkpoints")
+    saved(dense_model(), tmp_path / "run" / "checkpoints")
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     with pytest.raises(UsageError, match="^checkpoint_path: .* does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
@@ -270,7 +270,7 @@ def test_a_preprocessor_that_fails_is_reported(tmp_path):
     def broken(inputs):
         raise RuntimeError("a broken preprocessor")
 
-    module = ExportModule(None, plain(), preprocessor=broken)
+    module = ExportModule(None, dense_model(), preprocessor=broken)
     with pytest.raises((UsageError, RuntimeError), match="a broken preprocessor"):
         export(module, ["serve"], tmp_path / "new", samples={"serve": PIXELS})
     assert not list(tmp_path.iterdir())
