@@ -351,6 +351,36 @@ def test_continuous_evaluation_sees_each_new_checkpoint():
     assert logs["validation_loss"] == 15
 
 
+class Removing(MemoryCheckpointer):
+    """The trainer removes step 5 between two calls of another process, and has saved step 10."""
+
+    def restore(self, step=None):
+        if step == 5:
+            self.saved = {10: ({}, {"step": 10})}
+            raise FileNotFoundError("step 5")
+        return super().restore(step)
+
+
+def test_continuous_evaluation_goes_on_with_a_newer_checkpoint_if_one_is_removed():
+    checkpointer = Removing()
+    checkpointer.save(5, {}, {"step": 5})
+    events, _ = watch(checkpointer, until=10, timeout=300)
+    assert events == ["evaluate 10"]
+
+
+class Unreadable(MemoryCheckpointer):
+    def restore(self, step=None):
+        raise UsageError("another model", key="model")
+
+
+def test_continuous_evaluation_raises_what_is_wrong_with_a_checkpoint_that_is_there():
+    checkpointer = Unreadable()
+    checkpointer.save(5, {}, {"step": 5})
+    with pytest.raises(UsageError) as error:
+        watch(checkpointer, timeout=300)
+    assert error.value.key == "model"
+
+
 def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
     begin = time.monotonic()
     events, logs = watch(saved(5), until=100, timeout=0.3)
