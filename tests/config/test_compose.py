@@ -180,7 +180,7 @@ def test_the_elements_of_a_list_come_in_any_order():
     given = "trainer.sizes[2]=3,trainer.train_steps=5,trainer.sizes[0]=1,trainer.sizes[1]=2,trainer.sizes[0]=7"
     config = apply(Experiment(), [], [given])
     assert (config.trainer.sizes, config.trainer.train_steps) == ([7, 2, 3], 5)
-    with pytest.raises(UsageError, match=r"trainer\.sizes\[2\]: received 3, no such element"):
+    with raises_problem(key="trainer.sizes[2]", received=3, reason="no such element"):
         apply(Experiment(trainer={"sizes": []}), [], ["trainer.sizes[2]=3,trainer.sizes[0]=1"])
 
 

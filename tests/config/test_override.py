@@ -70,7 +70,7 @@ def test_an_indexed_key_changes_or_appends_one_element():
     assert config.layers == [Model(units=1, rate=0.1), Model(units=4)]
     config.override({"model": {"shape[2]": 3, "shape[0]": 9}})
     assert config.model.shape == (9, 2, 3)
-    with pytest.raises(UsageError, match=r"layers\[5\]: received {}, no such element"):
+    with raises_problem(key="layers[5]", received={}, reason="no such element"):
         config.override({"layers[5]": {}})
 
 

@@ -226,7 +226,7 @@ def test_temporary_files_of_a_killed_evaluation_are_removed(tmp_path):
 
 
 def test_a_split_must_be_a_file_name(tmp_path):
-    with pytest.raises(UsageError, match="'../test'"):
+    with raises_problem(key="split", received="../test"):
         Evaluator(METRICS).run([(None, *numbers(1))], tmp_path, "../test")
 
 

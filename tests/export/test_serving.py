@@ -255,13 +255,13 @@ def test_weights_come_from_a_checkpoint(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     saved(dense_model(), tmp_path / "run" / "checkpoints")
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
-    with pytest.raises(UsageError, match="^checkpoint_path: .* does not fit the model"):
+    with raises_problem(key="checkpoint_path", reason="^does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
     with pytest.raises(UsageError, match="^checkpoint_path: .*nowhere"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])
-    with pytest.raises(UsageError, match="checkpoint_path: .*lacks weights of the model"):
+    with raises_problem(key="checkpoint_path", reason="^lacks weights of the model"):
         export(ExportModule(None, larger), ["serve"], tmp_path / "out", tmp_path / "run")
     assert not (tmp_path / "out").exists()
 

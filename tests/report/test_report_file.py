@@ -52,7 +52,7 @@ def test_directories_that_are_not_runs_are_refused(tmp_path):
         write([tmp_path / "new"])
     with raises_problem(key="run_dirs", reason="at least one run"):
         write([])
-    with pytest.raises(UsageError, match="output: .*is a directory: name a file"):
+    with raises_problem(key="output", reason="is a directory", remedy="name a file"):
         write([resumed_run(tmp_path / "run")], tmp_path)
 
 

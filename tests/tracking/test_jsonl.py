@@ -5,7 +5,6 @@ import os
 import pandas
 import pytest
 
-from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.tracker import MultiTracker
@@ -99,7 +98,7 @@ def test_a_foreign_file_is_refused_and_kept(path, content):
 
 def test_a_folder_in_its_place_is_refused(path):
     path.mkdir()
-    with pytest.raises(UsageError, match="metrics.jsonl: .*cannot be read: Is a directory: move it away"):
+    with raises_problem(key="metrics.jsonl", reason="cannot be read: Is a directory", remedy="move it away"):
         JsonLinesTracker(path).start(0)
 
 
