@@ -1,5 +1,6 @@
 """One backend per process: `pytest --backend jax -m backend` repeats on JAX what depends on the backend."""
 
+import ast
 import functools
 import gc
 import importlib.util
@@ -17,10 +18,11 @@ pytest.register_assert_rewrite("everstep.testing")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", choices=["tensorflow", "jax", "torch"], help="the Keras backend of this process")
-    parser.addoption("--quick", action="store_true", help="only files that need no backend's training and no process")
+    parser.addoption("--quick", action="store_true", help="only files that neither train nor start processes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: of a whole file: it trains, or starts processes; not in `make check`")
     config.addinivalue_line("markers", "backend: depends on the Keras backend; `make test` runs it on each")
     config.addinivalue_line("markers", "daily(*backends): on the other backends, `make test-full` alone runs it")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
@@ -35,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("tests")
     _keep_compiled_programs(config.rootpath / ".pytest_cache" / "compiled")
     _start_children_sooner(config.rootpath / "tests" / "children")
+    sys.addaudithook(_note_processes)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -68,8 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Skips whole files, without importing them.
 
     On a further backend, files without backend tests. With `-m gpu`, files and folders without tests for a GPU: what
-    they import may not be there. With `--quick`, files whose tests train on the backend or start processes: they take
-    nine tenths of the time.
+    they import may not be there. With `--quick`, files that are marked `slow`: they take nine tenths of the time.
     """
     mark = config.getoption("markexpr").partition(" ")[0]
     if mark == "gpu" and collection_path.is_dir():
@@ -79,12 +81,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     text = collection_path.read_text("utf-8")
     if mark in ("backend", "gpu") and f"mark.{mark}" not in text:
         return True
-    if config.getoption("--quick") and any(word in text for word in _SLOW):
+    if config.getoption("--quick") and is_slow(collection_path):
         return True
     return None
 
 
-_SLOW = ("mark.backend", "subprocess", "Popen", "Processes", "forked", "benchmarks.reliability", "selenium", "mkdocs")
+@functools.cache
+def is_slow(path: Path) -> bool:
+    """Whether a file of tests is marked `slow` as a whole, or `backend`: then it trains on each of them."""
+    assigned = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.Assign)]
+    marks = [node.value for node in assigned if ast.unparse(node.targets[0]) == "pytestmark"]
+    names = {ast.unparse(node) for mark in marks for node in ast.walk(mark) if isinstance(node, ast.Attribute)}
+    return bool(names & {"pytest.mark.slow", "pytest.mark.backend"})
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -98,8 +106,51 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         daily = item.get_closest_marker("daily")
         if daily is not None and not {config.getoption("--backend"), *everywhere} & set(daily.args):
             item.add_marker("full")
-    slow = {path: any(word in path.read_text("utf-8") for word in _SLOW) for path in {item.path for item in items}}
-    items.sort(key=lambda item: not slow[item.path])
+    items.sort(key=lambda item: not is_slow(item.path))
+
+
+_slow_events: list[str] = []
+"""What the test that runs now has done that only files marked `slow` may do."""
+
+
+def _note_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Notes each Python, and each program of its environment, that this process starts; a `git` is no reason."""
+    if event == "os.fork":
+        _slow_events.append("starts a process")
+    elif event in ("subprocess.Popen", "os.posix_spawn"):
+        folder, program = os.path.split(os.fsdecode(arguments[0]))
+        if folder == os.path.dirname(sys.executable):
+            _slow_events.append(f"starts {program}")
+
+
+@functools.cache
+def _note_training() -> None:
+    from everstep.engine import Engine
+
+    run = Engine.run
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        _slow_events.append("trains")
+        return run(*arguments, **options)
+
+    Engine.run = functools.wraps(run)(noting)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    _slow_events.clear()
+    if item.config.getoption("--quick") or "everstep.engine.engine" in sys.modules:
+        _note_training()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Any:
+    """Fails a test that trains or starts processes in a file that `make check` runs."""
+    result = yield
+    if _slow_events and not is_slow(item.path):
+        pytest.fail(f"{item.path.name} {_slow_events[0]}: mark the file, pytestmark = pytest.mark.slow", pytrace=False)
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,8 @@ from benchmarks.contenders import ContenderError, ContenderProcess, alternate, p
 from benchmarks.options import Options
 from benchmarks.results import OURS, Case, Results, new_results
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

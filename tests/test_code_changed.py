@@ -9,6 +9,8 @@ from everstep.flow import DataSet, FlowTask, run_flow
 from everstep.run.record import read
 from everstep.testing.tasks import Regression
 
+pytestmark = pytest.mark.slow
+
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 LINE = "the code has changed since the last attempt: sources "

@@ -29,6 +29,8 @@ from everstep.sweeps.space import create_space
 from everstep.sweeps.target import check_space, experiment_check
 from test_structure import LEVEL, edges, modules, part
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "everstep"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,6 +14,8 @@ from everstep.export.model_export import serving_format
 from everstep.fast_dev_run import Stages, dev_run, one_batch
 from loop.samples import TinyTask, tiny_params
 
+pytestmark = pytest.mark.slow
+
 
 def stages_of(directory, make_task=lambda params: TinyTask(), params=None, mode="train_and_eval", export=True):
     """Runs every stage; returns their names and results."""

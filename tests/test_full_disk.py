@@ -22,6 +22,8 @@ import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.errors import TrainingError
 
+pytestmark = pytest.mark.slow
+
 DISK = 12_000_000
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 ENOUGH_FOR_A_RECORD = 200_000

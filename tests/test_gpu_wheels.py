@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tools import gpu_wheels
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_the_package_and_the_tests_need_is_carried():
     names = {line.split(">")[0].split("=")[0] for line in gpu_wheels.requirements()}

@@ -30,6 +30,8 @@ from everstep.run.resume_checks import accepted_changes
 from leaky_experiment import DEFAULT_KEY, DEFAULT_SOURCE, LeakyConfig
 from planted_secrets import ENVIRONMENT, GIN, JSON, KEY_BLOCK, REQUEST, SECRETS, YAML, leaks
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")

@@ -19,6 +19,8 @@ from tools.docs import versions
 
 import everstep
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 AREAS = ["actions", "bct", "catalog", "components", "config", "data"]

@@ -11,6 +11,8 @@ import pytest
 from everstep import storage
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "a.txt"

@@ -23,6 +23,8 @@ import everstep
 from everstep.doors import listed
 from everstep.entry_points import SHIPPED
 
+pytestmark = pytest.mark.slow
+
 IMPORT = r"from (everstep[\w.]*) import (\([^)]*\)|[^\n(]+)"
 
 ROOT = Path(__file__).parent.parent

@@ -1,1 +1,3 @@
-"""What must hold when things go wrong; each script prints its figures and exits with 1 when a bar is missed."""
+"""What is promised of runs that are killed, signalled and damaged, measured; see `everstep.testing.reliability`."""
+
+BACKENDS = ("tensorflow", "jax")

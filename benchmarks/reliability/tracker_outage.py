@@ -1,167 +1,25 @@
 """A tracking server that is down, dies, stops answering, is slow, or fails, and is back after a while.
 
-`python -m benchmarks.reliability.tracker_outage` takes about five minutes, with `--small` about two. Per scenario a
-loop of short steps logs three numbers per step to a real `mlflow server`, with the settings of a real run; something
-goes wrong; in the end the points on the server are checked. The bars: the 99th percentile of what tracking adds to a
-step is at most 50 ms, every point is on the server, none twice, in one run.
+`python -m benchmarks.reliability.tracker_outage` takes about five minutes, with `--small` about two. How it is
+measured: `everstep.testing.reliability.tracker_outage`.
 """
 
 import argparse
-import dataclasses
 import logging
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.servers.mlflow_server import MlflowServer, Points, memory_folder, points_of, runs_of
-from tests.servers.proxy import Proxy
-
-from everstep.tracking.mlflow import MlflowNames, MlflowTracker
-
-STEP_SECONDS = 0.005
-BAR_SECONDS = 0.050
-RECOVERY_SECONDS = 180.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """How long a scenario takes, in seconds.
-
-    Attributes:
-      well: Before and after the trouble.
-      outage: Without a server.
-      latency: What a slow server takes for a request.
-    """
-
-    well: float = 5.0
-    outage: float = 20.0
-    latency: float = 30.0
-
-
-SMALL = Times(well=1.0, outage=3.0, latency=4.0)
-
-
-class Loop:
-    """Steps that take a while, each followed by a log.
-
-    Attributes:
-      steps: How many were run.
-      log_seconds: What each call of the tracker took.
-      step_seconds: What each step took, with its call.
-    """
-
-    def __init__(self, tracker: MlflowTracker) -> None:
-        self._tracker = tracker
-        self.steps = 0
-        self.log_seconds: list[float] = []
-        self.step_seconds: list[float] = []
-
-    def run(self, seconds: float) -> None:
-        """Runs steps for a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._step()
-
-    def _step(self) -> None:
-        began = time.perf_counter()
-        time.sleep(STEP_SECONDS)
-        self.steps += 1
-        before = time.perf_counter()
-        self._tracker.log(self.steps, _numbers(self.steps), "train")
-        after = time.perf_counter()
-        self.log_seconds.append(after - before)
-        self.step_seconds.append(after - began)
-
-    def expected(self) -> set[tuple[str, int, float]]:
-        """Returns what the server should have."""
-        return {(k, step, v) for step in range(1, self.steps + 1) for k, v in _numbers(step).items()}
-
-
-def _numbers(step: int) -> dict[str, float]:
-    return {"loss": 1.0 / step, "accuracy": step / 1e6, "learning_rate": 0.001}
-
-
-Scenario = Callable[[MlflowServer, Proxy, Loop, Times], None]
-
-
-def down_at_the_start(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """The server is started while the run has been training for a while."""
-    loop.run(times.outage)
-    server.start()
-    loop.run(times.well)
-
-
-def dies_and_returns(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """The server is killed in the middle, and started again."""
-    loop.run(times.well)
-    server.kill()
-    loop.run(times.outage)
-    server.start()
-    loop.run(times.well)
-
-
-def stops_answering(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """The server accepts connections and does not answer (SIGSTOP)."""
-    loop.run(times.well)
-    server.pause()
-    loop.run(times.outage)
-    server.resume()
-    loop.run(times.well)
-
-
-def slow(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """Every request takes long, and is carried out then."""
-    loop.run(times.well)
-    proxy.delay = times.latency
-    loop.run(times.latency + 2 * times.well)
-    proxy.delay = 0
-    loop.run(times.well)
-
-
-def fails(server: MlflowServer, proxy: Proxy, loop: Loop, times: Times) -> None:
-    """Every request is answered with HTTP 500: first without, then after having been carried out."""
-    loop.run(times.well)
-    proxy.fault = "error"
-    loop.run(times.outage / 2)
-    proxy.fault = "lose_answers"
-    loop.run(times.outage / 2)
-    proxy.fault = "none"
-    loop.run(times.well)
-
-
-SCENARIOS: tuple[Scenario, ...] = (down_at_the_start, dies_and_returns, stops_answering, slow, fails)
-
-
-@dataclasses.dataclass(frozen=True)
-class Figures:
-    """The figures of one scenario; times in seconds."""
-
-    name: str
-    log_p99: float
-    log_max: float
-    added_p99: float
-    logged: int
-    on_server: int
-    missing: int
-    duplicates: int
-    runs: int
-    recovery: float
-
-    def passed(self) -> bool:
-        """Returns whether every bar was met."""
-        quick = self.log_p99 <= BAR_SECONDS and self.added_p99 <= BAR_SECONDS
-        return quick and self.missing == self.duplicates == 0 and self.runs == 1
-
-    def line(self) -> str:
-        """Returns the figures on one line."""
-        return (
-            f"{self.name:18s} log() p99 {self.log_p99 * 1e3:6.2f} ms, max {self.log_max * 1e3:6.1f} ms | "
-            f"step p99 {self.added_p99 * 1e3:+6.2f} ms | points {self.logged}, on the server {self.on_server}, "
-            f"missing {self.missing}, duplicates {self.duplicates}, runs {self.runs} | "
-            f"complete {self.recovery:5.1f} s after the last step | {'passed' if self.passed() else 'NOT PASSED'}"
-        )
+from everstep.testing.reliability.tracker_outage import (
+    SCENARIOS,
+    SMALL,
+    STEP_SECONDS,
+    Times,
+    empty_step,
+    measure,
+    percentile,
+)
+from everstep.testing.servers.mlflow_server import memory_folder
 
 
 def main() -> int:
@@ -170,7 +28,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="outages of a few seconds")
     times = SMALL if parser.parse_args().small else Times()
     logging.basicConfig(format="  %(message)s", level=logging.WARNING)
-    uninterrupted = percentile([_empty_step() for _ in range(1000)], 0.99)
+    uninterrupted = percentile([empty_step() for _ in range(1000)], 0.99)
     print(f"a step of {STEP_SECONDS * 1e3:.0f} ms without tracking: p99 {uninterrupted * 1e3:.2f} ms", flush=True)
     figures = []
     with tempfile.TemporaryDirectory() as folder, memory_folder() as memory:
@@ -178,78 +36,6 @@ def main() -> int:
             figures.append(measure(scenario, uninterrupted, Path(folder), memory, times))
             print(figures[-1].line(), flush=True)
     return 0 if all(one.passed() for one in figures) else 1
-
-
-def measure(scenario: Scenario, uninterrupted: float, folder: Path, memory: Path, times: Times) -> Figures:
-    """Runs one scenario on a server of its own.
-
-    Args:
-      scenario: What happens.
-      uninterrupted: What a step without tracking takes.
-      folder: Where the run is.
-      memory: Where the server is.
-      times: How long it takes.
-    """
-    (memory / scenario.__name__).mkdir()
-    server = MlflowServer(memory / scenario.__name__)
-    if scenario is not down_at_the_start:
-        server.start()
-        server.wait()
-    try:
-        with Proxy(server.uri) as proxy:
-            return _measure(scenario, server, proxy, folder / scenario.__name__, uninterrupted, times)
-    finally:
-        server.kill()
-
-
-def _measure(
-    scenario: Scenario, server: MlflowServer, proxy: Proxy, run: Path, uninterrupted: float, times: Times
-) -> Figures:
-    uri = proxy.uri if scenario in (slow, fails) else server.uri
-    tracker = MlflowTracker(run, scenario.__name__, MlflowNames("outage"), uri)
-    tracker.start(0)
-    loop = Loop(tracker)
-    scenario(server, proxy, loop, times)
-    server.wait()
-    points, recovery = _until_complete(server.uri, loop)
-    tracker.close()
-    expected = loop.expected()
-    return Figures(
-        scenario.__name__.replace("_", " "),
-        percentile(loop.log_seconds, 0.99),
-        max(loop.log_seconds),
-        percentile(loop.step_seconds, 0.99) - uninterrupted,
-        len(expected),
-        len(expected & points.keys()),
-        len(expected - points.keys()),
-        points.total() - len(points) + len(points.keys() - expected),
-        len(runs_of(server.uri, "outage")),
-        recovery,
-    )
-
-
-def _until_complete(uri: str, loop: Loop) -> tuple[Points, float]:
-    """Waits until the server has all points, or for too long; returns what it has, and the seconds."""
-    began = time.monotonic()
-    expected = loop.expected()
-    while True:
-        runs = runs_of(uri, "outage")
-        points = points_of(uri, runs[0]) if runs else Points()
-        seconds = time.monotonic() - began
-        if expected <= points.keys() or seconds > RECOVERY_SECONDS:
-            return points, seconds
-        time.sleep(1)
-
-
-def _empty_step() -> float:
-    began = time.perf_counter()
-    time.sleep(STEP_SECONDS)
-    return time.perf_counter() - began
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Returns the value that `share` of the values do not exceed."""
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 if __name__ == "__main__":

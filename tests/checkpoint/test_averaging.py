@@ -16,6 +16,8 @@ from everstep.run.averaged_checkpoint import as_checkpoint, evaluated_keys
 from everstep.run.checkpoint_selection import Chosen
 from everstep.task.optim.ema import SLOT
 
+pytestmark = pytest.mark.slow
+
 STEPS = (100, 200, 300)
 
 

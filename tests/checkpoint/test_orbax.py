@@ -18,6 +18,8 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 STATE = {
     "model/dense.1/kernel": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
     "model/dense.1": np.asfortranarray(np.arange(6.0).reshape(2, 3)),

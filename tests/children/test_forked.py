@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.children import forked
 
+pytestmark = pytest.mark.slow
+
 ABOUT = """
 import json, os, sys
 print(json.dumps({

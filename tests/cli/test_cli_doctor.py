@@ -10,6 +10,8 @@ from everstep.cli import doctor
 from everstep.cli.doctor import Check
 from everstep.engine import backend
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_command_is_run_with_its_own_options_and_restarted(shell: Any, tmp_path: Any) -> None:
     script = "import os, sys; print(sys.argv[1:]); os.mkdir('once'); sys.exit(3)"

@@ -14,6 +14,8 @@ from everstep.cli import commands, experiments
 from everstep.errors import TrainingError, UsageError
 from everstep.model_garden.absl_flags import normalised
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("keras", "jax", "tensorflow", "torch", "pydantic", "numpy")
 
 

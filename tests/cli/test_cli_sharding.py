@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 

@@ -13,6 +13,8 @@ from tests.servers.terminal import Terminal
 
 from everstep.cli.output import quiet
 
+pytestmark = pytest.mark.slow
+
 OURS = re.compile(
     r"Model: |[┏┃┡│├└]| (Total|Trainable|Non-trainable) params|(train|validation) batch: |plan: |cost |"
     r"train \| | eval \| |$"

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.reliability.process import Job
 
 from everstep.cli.main import main
+from everstep.testing.reliability.process import Job
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 WORDS = ("--import=slow_experiment", "--mode=train", "--no-export", "--max-restarts", "2")

@@ -15,6 +15,8 @@ from everstep.run import removal
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
 
+pytestmark = pytest.mark.slow
+
 
 def made(directory: str, **record: Any) -> Path:
     run = Run.open(directory, "mnist/mlp", "jax")

@@ -16,6 +16,8 @@ from everstep.cli import runs_watch
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
 
+pytestmark = pytest.mark.slow
+
 HISTORY = "step,training_loss,accuracy,steps_per_second,validation_loss,validation_accuracy\n"
 
 

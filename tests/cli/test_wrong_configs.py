@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from wrong_configs import WRONG
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 # All in one process without Keras: what one of them loads would show in the others.

@@ -8,6 +8,9 @@ import pytest
 
 from everstep.config.allowed import Allowed, import_allowed, require_module, resolve
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
+
+pytestmark = pytest.mark.slow
 
 
 def refused(name: str) -> str:
@@ -117,12 +120,12 @@ def test_modules(project):
     "name", ["os", "half_trusted", "keras.utils", "keras.src.saving", "__gin__.x", "my_project._x"]
 )
 def test_modules_that_are_refused(project, name):
-    with pytest.raises(UsageError, match="refused"):
+    with raises_problem(reason="refused"):
         require_module(name)
 
 
 def test_a_module_that_is_not_there(project):
-    with pytest.raises(UsageError, match=r"Python finds no module 'my_project\.nothing'"):
+    with raises_problem(reason=r"Python finds no module 'my_project\.nothing'"):
         import_allowed("my_project.nothing")
 
 

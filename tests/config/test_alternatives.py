@@ -9,6 +9,7 @@ import pytest
 
 from everstep.config import Config, Layer, apply, apply_layers, dialect, get_exp_config
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 @dataclasses.dataclass
@@ -73,11 +74,11 @@ def test_assignment_clears_the_others():
 
 def test_a_refused_assignment_clears_nothing():
     length = Length(steps=4)
-    with pytest.raises(UsageError, match=r"Length\.epochs: received 'many'"):
+    with raises_problem(key="epochs", received="many"):
         length.epochs = "many"
     assert set_in(length) == {"steps": 4}
     length.lock()
-    with pytest.raises(UsageError, match="locked"):
+    with raises_problem(key="epochs", reason="locked"):
         length.epochs = 2
     assert set_in(length) == {"steps": 4}
 
@@ -95,7 +96,7 @@ def test_overrides_and_layers_clear_the_others():
 
 def test_an_override_with_a_mistake_changes_nothing():
     plan = Plan()
-    with pytest.raises(UsageError, match="nme"):
+    with raises_problem(key="length.nme", received=1):
         plan.override({"length": {"epochs": 3, "nme": 1}})
     assert plan == Plan()
 
@@ -129,7 +130,7 @@ def test_two_at_once_are_refused(act, message):
 
 def test_two_in_one_override_change_nothing():
     length = Length(steps=4)
-    with pytest.raises(UsageError, match="alternatives"):
+    with raises_problem(key="hours", received=2, reason="alternatives"):
         length.override({"steps": 5, "hours": 2})
     assert set_in(length) == {"steps": 4}
 

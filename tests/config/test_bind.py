@@ -6,6 +6,7 @@ import pytest
 
 from everstep.config import Config, bind, get_task, register_task
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def configs():
@@ -43,7 +44,7 @@ def test_a_class_or_a_function_is_called_with_the_config(builder):
         built = config.BUILDER(config, name="mine")
         assert built == "loaded 3" if builder is load else (built.size, built.name) == (3, "mine")
     assert base(size=3).as_dict() == {"size": 3}
-    with pytest.raises(UsageError, match="BUILDER"):
+    with raises_problem(key="BUILDER"):
         base({"BUILDER": 3})
 
 
@@ -52,11 +53,11 @@ def test_a_second_one_is_refused_and_so_is_the_same_again():
     bind(base)(Loader)
     with pytest.raises(UsageError, match=r"Loader is bound to .*Base twice: bind it once"):
         bind(base)(Loader)
-    with pytest.raises(UsageError, match=r"a builder for .*Base is registered already, by .*Loader"):
+    with raises_problem(reason=r"a builder for .*Base is registered already, by .*Loader"):
         bind(base)(other)
     bind(derived)(other)
     assert derived().BUILDER is other
-    with pytest.raises(UsageError, match="received 3, expected a config class"):
+    with raises_problem(key="@bind(...)", received=3, reason="expected a config class"):
         bind(3)
 
 

@@ -7,6 +7,7 @@ import pytest
 from everstep.config import Config
 from everstep.config.base import Declined
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 @dataclasses.dataclass
@@ -52,7 +53,7 @@ def test_another_value_is_refused_with_the_reason(value):
         Holder().override({"part": {"packs": value}})
     assert (error.value.key, error.value.received) == ("part.packs", value)
     assert (error.value.reason, error.value.remedy) == ("but gradients are summed in one piece", "remove it")
-    with pytest.raises(UsageError, match="received 5, but it is nowhere"):
+    with raises_problem(key="title", received=5, reason="but it is nowhere"):
         Base({"title": 5})
 
 
@@ -64,5 +65,5 @@ def test_assigning_one_is_refused_too():
 def test_classes_decline_what_their_bases_do_unless_they_have_it():
     config = Derived({"packs": 7, "title": "any", "hosts": None})
     assert config.as_dict() == {"units": 3, "packs": 7}
-    with pytest.raises(UsageError, match="one machine"):
+    with raises_problem(key="hosts", received=["a", "b"], reason="one machine"):
         config.override({"hosts": ["a", "b"]})

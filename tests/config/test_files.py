@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from everstep.config import dialect, load_file
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def write(folder: pathlib.Path, text: str, name: str = "c.yaml") -> pathlib.Path:
@@ -102,10 +103,10 @@ def test_bad_files_are_named_with_their_line(tmp_path: pathlib.Path, name: str, 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
     with pytest.raises(UsageError, match=r"no\.yaml: does not exist"):
         load_file(tmp_path / "no.yaml")
-    with pytest.raises(UsageError, match="is a directory"):
+    with raises_problem(reason="is a directory"):
         load_file(tmp_path)
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe")
-    with pytest.raises(UsageError, match="not UTF-8"):
+    with raises_problem(reason="not UTF-8"):
         load_file(tmp_path / "bytes.yaml")
 
 

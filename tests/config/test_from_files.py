@@ -13,6 +13,7 @@ from everstep.config.difference import differences
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.task.config import TaskConfig
+from everstep.testing.problems import raises_problem
 
 from .config_samples import BigModel, Model, Needy, Task
 
@@ -65,7 +66,7 @@ def test_what_is_missing_is_found(tmp_path: Path):
     path = write(tmp_path, "size: 2")
     with pytest.raises(UsageError, match=rf"^name: is required \(from {path}\)$"):
         Needy.from_yaml(path)
-    with pytest.raises(UsageError, match="does not exist"):
+    with raises_problem(reason="does not exist"):
         Task.from_json(tmp_path / "no.json")
 
 

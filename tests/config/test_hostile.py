@@ -14,6 +14,8 @@ import yaml
 
 from . import sample_project
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PAYLOADS = yaml.safe_load((HERE / "hostile_payloads.yaml").read_text(encoding="utf-8"))
 NAMES = [

@@ -6,6 +6,7 @@ import pytest
 
 from everstep.config import Config, OneOfConfig
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 @dataclasses.dataclass
@@ -63,16 +64,16 @@ def test_a_branch_that_is_not_selected_keeps_what_it_was_given():
 
 def test_validate_and_lock():
     backbone = Backbone({"small": {"width": -1}})
-    with pytest.raises(UsageError, match="small: width cannot be negative"):
+    with raises_problem(key="small", reason="width cannot be negative"):
         backbone.validate()
     backbone.replace(type="large").validate()
     backbone.lock()
-    with pytest.raises(UsageError, match="locked"):
+    with raises_problem(key="depth", reason="locked"):
         backbone.large.depth = 1
 
 
 def test_restrictions_are_checked_too():
-    with pytest.raises(UsageError, match="violated"):
+    with raises_problem(reason="violated"):
         Backbone(restrictions=["small.width > 1"]).validate()
 
 

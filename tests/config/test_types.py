@@ -10,6 +10,7 @@ import pytest
 from everstep.config import Config
 from everstep.engine.config import RuntimeConfig
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 from .config_samples import Holder, Model, Needy, Task
 
@@ -89,19 +90,19 @@ def test_constraints_in_annotations_hold_and_explain_themselves():
     class Bounded(Config):
         size: Annotated[int, pydantic.Field(gt=0)] = 1
 
-    with pytest.raises(UsageError, match="greater than 0"):
+    with raises_problem(key="size", received=-1, reason="greater than 0"):
         Bounded(size=-1)
 
 
 def test_text_becomes_a_path_and_choices_hold():
     assert Task(where="a/b").where == pathlib.Path("a/b")
-    with pytest.raises(UsageError, match="'fast' or 'slow'"):
+    with raises_problem(key="mode", received="fsat", reason="'fast' or 'slow'"):
         Task(mode="fsat")
 
 
 def test_required_fields_of_a_sub_config():
     assert Holder({"needy": {"name": "a"}}).needy == Needy(name="a")
-    with pytest.raises(UsageError, match=r"needy\.name: is required"):
+    with raises_problem(key="needy.name", reason="is required"):
         Holder({"needy": {"size": 3}})
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import everstep as es
 
+pytestmark = pytest.mark.slow
+
 keras = pytest.importorskip("keras")
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")

@@ -17,6 +17,8 @@ from everstep.data.wrappers import MappedStream
 from everstep.errors import UsageError
 from everstep.testing import streams
 
+pytestmark = pytest.mark.slow
+
 grain = pytest.importorskip("grain")
 from grain_program import Source as Unprinted  # noqa: E402 - it needs Grain
 

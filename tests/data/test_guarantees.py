@@ -9,6 +9,8 @@ import everstep as es
 from everstep.data import ArrayStream, IterableStream, TFDataStream
 from everstep.data.wrappers import MappedStream
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 context = pytest.importorskip("tensorflow.python.eager.context")
 config = pytest.importorskip("tensorflow.python.framework.config")

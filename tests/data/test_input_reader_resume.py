@@ -15,6 +15,8 @@ from record_files import numbers, parse, reader, write
 
 from everstep.testing import streams
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 STATE = {"epoch": 1, "batch": 3}

@@ -9,6 +9,8 @@ import pytest
 from everstep.data import ArrayStream, DataConfig, IterableStream, TFDataStream, make_stream
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 X, Y = np.arange(20).reshape(10, 2), np.arange(10)
 
 

@@ -18,6 +18,8 @@ from everstep.data.images.transforms import Transform
 from everstep.data.worker_processes import Processes
 from everstep.errors import TrainingError
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 from everstep.data import make_stream

@@ -14,7 +14,8 @@ from everstep.engine.backend import installed
 from everstep.testing import models
 
 SCRIPT = Path(__file__).with_name("across.py")
-pytestmark = pytest.mark.full  # every day a run resumes on another backend: tests/test_resume_changed.py
+# Every day a run resumes on another backend: tests/test_resume_changed.py.
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def trained(backend, out, *given):

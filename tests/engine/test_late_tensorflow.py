@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import importlib.metadata, importlib.util, sys
 from everstep.engine.late_tensorflow import not_found

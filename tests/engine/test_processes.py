@@ -11,6 +11,8 @@ import sys
 import pytest
 from tests.children import forked
 
+pytestmark = pytest.mark.slow
+
 DAILY = ["curve,8", "layers", "tokens"]
 HEAVIER = [
     "classes",

@@ -7,6 +7,8 @@ import sys
 import pytest
 from tests.children import forked
 
+pytestmark = pytest.mark.slow
+
 EVERYDAY = ["clipped_together", "an_overflow_on_one_replica_skips_the_step", "arrays_of_different_lengths"]
 HEAVIER = [
     "tokens",

@@ -14,6 +14,8 @@ from benchmarks import evaluation
 
 from everstep.evaluation import Accuracy, CrossEntropy, TopK
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

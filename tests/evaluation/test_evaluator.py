@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, sample_table, vectorized
+from everstep.testing.problems import raises_problem
+
+pytestmark = pytest.mark.slow
 
 FILES = ["test.csv", "test.json", "test.parquet", "test_summary.csv"]
 
@@ -210,7 +213,7 @@ def test_integers_are_rewritten_as_floats_when_fractions_follow(tmp_path, monkey
 def test_a_failure_keeps_the_earlier_files(tmp_path):
     Evaluator(METRICS).run([(None, *numbers(3))], tmp_path, "test")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UsageError, match="inf"):
+    with raises_problem(key="metrics.bad", reason="inf"):
         Evaluator({"bad": lambda y_true, y_pred: math.inf}).run([(None, *numbers(3))], tmp_path, "test")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -223,7 +226,7 @@ def test_temporary_files_of_a_killed_evaluation_are_removed(tmp_path):
 
 
 def test_a_split_must_be_a_file_name(tmp_path):
-    with pytest.raises(UsageError, match="'../test'"):
+    with raises_problem(key="split", received="../test"):
         Evaluator(METRICS).run([(None, *numbers(1))], tmp_path, "../test")
 
 

@@ -12,6 +12,9 @@ from PIL import Image
 from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, IoUScore, SampleMetric, gallery
 from everstep.evaluation.outcome import kind_of
+from everstep.testing.problems import raises_problem
+
+pytestmark = pytest.mark.slow
 
 GIVEN = {"value": lambda y_true, y_pred: float(np.ravel(y_true)[0])}
 
@@ -197,7 +200,7 @@ def test_show_converts_the_input(tmp_path):
     flat = np.zeros((1, 784))
     page, _ = evaluated(tmp_path, [(None, np.zeros(1), np.zeros(1), flat)], show=lambda x: x.reshape(28, 28))
     assert image(page["samples"][0]["input"]).shape == (28, 28)
-    with pytest.raises(UsageError, match="show: failed on sample '0': ValueError"):
+    with raises_problem(key="show", reason="failed on sample '0': ValueError"):
         evaluated(tmp_path, [(None, np.zeros(1), np.zeros(1), flat)], show=lambda x: x.reshape(5, 5))
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from everstep.errors import UsageError
 from everstep.evaluation import predictions
 
+pytestmark = pytest.mark.slow
+
 
 def double(x):
     assert np.asarray(x).dtype.kind == "f", "ids are never passed to predict"

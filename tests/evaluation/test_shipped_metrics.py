@@ -23,6 +23,9 @@ from everstep.evaluation import (
     SquaredError,
     TopK,
 )
+from everstep.testing.problems import raises_problem
+
+pytestmark = pytest.mark.slow
 
 MASKS = [IoUScore, SoftIoUScore, DiceScore, SoftDice, TPR, TNR, Precision]
 EVERY = [*MASKS, CrossEntropy, Accuracy, AbsoluteError, SquaredError, RelativeError]
@@ -52,7 +55,7 @@ def share(part, whole, agree):
     return part / whole if whole else float(agree)
 
 
-def plain(metric, true, pred):
+def by_definition(metric, true, pred):
     """What a metric is for one sample, by its definition."""
     tp, fp, fn, tn = counts(true, pred)
     common, real, found = soft(true, pred)
@@ -83,7 +86,7 @@ def test_masks_as_by_plain_loops(metric, pair):
     true, pred = pair
     found = values(metric(), true, pred)
     assert found.shape == (len(true),)
-    np.testing.assert_allclose(found, [plain(metric, t, p) for t, p in zip(true, pred, strict=True)], atol=1e-6)
+    np.testing.assert_allclose(found, [by_definition(metric, t, p) for t, p in zip(true, pred, strict=True)], atol=1e-6)
     assert ((found >= 0) & (found <= 1)).all()
     one = metric().get_func()
     assert [one(t, p) for t, p in zip(true, pred, strict=True)] == pytest.approx(found.tolist())
@@ -198,7 +201,7 @@ def test_the_value_of_an_undefined_rate_can_be_set(metric, true, pred):
 
 @pytest.mark.parametrize("metric", EVERY)
 def test_shapes_that_do_not_fit_are_an_error_that_shows_them(metric):
-    with pytest.raises(UsageError, match=r"\(2, 5, 4\).*\(2, 4, 4\)"):
+    with raises_problem(key="y_true", reason=r"\(2, 5, 4\).*\(2, 4, 4\)"):
         values(metric(), np.zeros((2, 5, 4)), np.full((2, 4, 4), 0.25))
 
 

@@ -15,6 +15,8 @@ import everstep.recipes.bct.digits
 from everstep.bct import OldModel
 from everstep.recipes.bct.digits_data import load_digits
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bct_digits.py"
 DIGITS = list("0123456789")
 

@@ -15,6 +15,8 @@ import pytest
 
 from everstep.config import dialect, get_exp_config
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -43,7 +43,7 @@ class Forgetful(keras.layers.Layer):
         return x * self.scale
 
 
-def trained():
+def model_with_random_weights():
     layers = [
         keras.layers.Dense(16, activation="relu"),
         keras.layers.BatchNormalization(),
@@ -67,7 +67,7 @@ def two_inputs():
 def check_optimizer_is_not_exported():
     import tensorflow as tf
 
-    model = trained()
+    model = model_with_random_weights()
     export_saved_model(model, ROOT / "saved_model", X)
     export_saved_model(model, ROOT / "saved_model", X)
     loaded = tf.saved_model.load(str(ROOT / "saved_model"))
@@ -78,7 +78,7 @@ def check_optimizer_is_not_exported():
 
 
 def check_keras_file():
-    export_keras(trained(), ROOT / "new" / "model.keras", X)
+    export_keras(model_with_random_weights(), ROOT / "new" / "model.keras", X)
     keras.saving.load_model(ROOT / "new" / "model.keras")
     assert os.listdir(ROOT / "new") == ["model.keras"]
 
@@ -102,7 +102,7 @@ def check_subclassed_model_is_unchanged():
 def check_half_precision():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        model = trained()
+        model = model_with_random_weights()
     finally:
         keras.config.set_dtype_policy("float32")
     export_keras(model, ROOT / "half.keras", X)
@@ -121,7 +121,7 @@ def check_a_directory_with_other_files_is_kept():
     (ROOT / "mine").mkdir()
     (ROOT / "mine" / "notes.txt").write_text("keep this")
     with pytest.raises(UsageError) as error:
-        export_saved_model(trained(), ROOT / "mine", X)
+        export_saved_model(model_with_random_weights(), ROOT / "mine", X)
     assert (error.value.key, error.value.received) == ("directory", str(ROOT / "mine"))
     assert (ROOT / "mine" / "notes.txt").exists()
 
@@ -152,7 +152,7 @@ def check_without_tensorflow():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find(name))
         with pytest.raises(UsageError, match=r"everstep\[tensorflow\]"):
-            export_saved_model(trained(), ROOT / "none", X)
+            export_saved_model(model_with_random_weights(), ROOT / "none", X)
 
 
 for name, check in [(name, check) for name, check in globals().items() if name.startswith("check_")]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("check_export.py")
 # NumPy 2 deprecates how Keras's variables convert themselves.
 WARNINGS = ["-W", "error", "-W", "ignore:__array__ implementation:DeprecationWarning"]

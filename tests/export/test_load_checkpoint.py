@@ -6,10 +6,10 @@ import pytest
 
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.engine import state as states
-from everstep.errors import UsageError
 from everstep.export import ExportModule, export
 from everstep.export.model_export import load_checkpoint
 from everstep.task.optim.ema import ExponentialMovingAverage, find_average, with_averages
+from everstep.testing.problems import raises_problem
 
 pytestmark = [
     pytest.mark.backend,
@@ -72,7 +72,7 @@ def test_a_checkpoint_of_which_some_does_not_fit_changes_nothing(tmp_path, form)
     saved(tmp_path / "run", model, optimizer)
     model.save(tmp_path / "a.keras")
     other = net(2.0)
-    with pytest.raises(UsageError, match="^checkpoint_path: .*lacks weights of the model .* head/kernel"):
+    with raises_problem(key="checkpoint_path", reason="^lacks weights of the model .* head/kernel"):
         export(ExportModule(None, other), ["serve"], tmp_path / "out", tmp_path / form)
     assert all((weight == 2.0).all() for weight in other.get_weights())
     assert not (tmp_path / "out").exists()

@@ -16,6 +16,7 @@ from everstep.engine import state as states
 from everstep.errors import TrainingError, UsageError
 from everstep.export import ExportModule, export
 from everstep.export.model_export import load_checkpoint
+from everstep.testing.problems import raises_problem
 
 pytestmark = [
     pytest.mark.backend,
@@ -43,7 +44,7 @@ def classifier() -> keras.Model:
     return model
 
 
-def plain() -> keras.Model:
+def dense_model() -> keras.Model:
     return keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(4)])
 
 
@@ -130,7 +131,7 @@ class TwoWays(ExportModule):
 
 
 def test_several_signatures_with_strings_and_a_custom_inference_step(tmp_path):
-    model = plain()
+    model = dense_model()
     module = TwoWays(None, model, lambda inputs, model: 2 * model(inputs, training=False))
     keys = {"serve": "serving_default", "serve_encoded": "encoded"}
     directory = export(module, keys, tmp_path, samples={"serve_encoded": PNGS})
@@ -145,7 +146,7 @@ def test_several_signatures_with_strings_and_a_custom_inference_step(tmp_path):
 def test_preprocessing_as_layers_with_weights_and_tables(tmp_path):
     normalization = keras.layers.Normalization()
     normalization.adapt(PIXELS.astype("float32"))
-    model = plain()
+    model = dense_model()
     directory = export(
         ExportModule(None, model, preprocessor=normalization, postprocessor=keras.layers.Softmax()),
         ["serve"],
@@ -166,7 +167,7 @@ def test_preprocessing_as_layers_with_weights_and_tables(tmp_path):
 
 
 def test_every_export_is_a_new_version(tmp_path):
-    module = ExportModule(None, plain())
+    module = ExportModule(None, dense_model())
     directories = [export(module, {"serve": "serving_default"}, tmp_path) for _ in range(2)]
     versions = [int(Path(directory).name) for directory in directories]
     assert versions == sorted(set(versions))
@@ -174,7 +175,7 @@ def test_every_export_is_a_new_version(tmp_path):
 
 
 def test_a_directory_with_other_files_is_not_replaced(tmp_path):
-    module = ExportModule(None, plain())
+    module = ExportModule(None, dense_model())
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
     assert export(module, ["serve"], tmp_path / "model", timestamped=False) == str(tmp_path / "model")
     with pytest.raises(UsageError) as error:
@@ -193,8 +194,13 @@ class Counting(ExportModule):
 
 
 def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
-    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
-        export(Counting(None, plain()), ["serve"], tmp_path / "new")
+    with raises_problem(
+        TrainingError,
+        key="signature",
+        received="serving_default",
+        reason="does not have the outputs of the trained model",
+    ) as error:
+        export(Counting(None, dense_model()), ["serve"], tmp_path / "new")
     assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
 
@@ -210,18 +216,18 @@ def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
 )
 def test_unusable_function_keys(keys, received, remedy, tmp_path):
     with pytest.raises(UsageError) as error:
-        export(ExportModule(None, plain()), keys, tmp_path / "new")
+        export(ExportModule(None, dense_model()), keys, tmp_path / "new")
     assert (error.value.key, error.value.received, error.value.remedy) == ("function_keys", received, remedy)
     assert not list(tmp_path.iterdir())
 
 
 def test_string_inputs_need_a_sample(tmp_path):
     string = tf.TensorSpec([None], tf.string)
-    module = ExportModule(None, plain(), preprocessor=decoded, input_signature=string)
-    with pytest.raises(UsageError, match=r"samples=\{'serve': …\}"):
+    module = ExportModule(None, dense_model(), preprocessor=decoded, input_signature=string)
+    with raises_problem(key="samples", remedy=r"samples=\{'serve': …\}"):
         export(module, ["serve"], tmp_path / "new")
-    with pytest.raises(UsageError, match="the inputs of 'serve' are unknown"):
-        export(ExportModule(None, plain(), preprocessor=decoded), ["serve"], tmp_path / "new")
+    with raises_problem(key="samples", reason="the inputs of 'serve' are unknown"):
+        export(ExportModule(None, dense_model(), preprocessor=decoded), ["serve"], tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 
@@ -233,7 +239,7 @@ def saved(model: keras.Model, directory: Path) -> None:
 
 
 def test_weights_come_from_a_checkpoint(tmp_path):
-    trained, fresh = plain(), plain()
+    trained, fresh = dense_model(), dense_model()
     saved(trained, tmp_path / "run" / "checkpoints")
     images = PIXELS / np.float32(255)
     expected = trained.predict(images, verbose=0)
@@ -247,15 +253,15 @@ def test_weights_come_from_a_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    saved(plain(), tmp_path / "run" / "checkpoints")
+    saved(dense_model(), tmp_path / "run" / "checkpoints")
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
-    with pytest.raises(UsageError, match="^checkpoint_path: .* does not fit the model"):
+    with raises_problem(key="checkpoint_path", reason="^does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
     with pytest.raises(UsageError, match="^checkpoint_path: .*nowhere"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])
-    with pytest.raises(UsageError, match="checkpoint_path: .*lacks weights of the model"):
+    with raises_problem(key="checkpoint_path", reason="^lacks weights of the model"):
         export(ExportModule(None, larger), ["serve"], tmp_path / "out", tmp_path / "run")
     assert not (tmp_path / "out").exists()
 
@@ -264,7 +270,7 @@ def test_a_preprocessor_that_fails_is_reported(tmp_path):
     def broken(inputs):
         raise RuntimeError("a broken preprocessor")
 
-    module = ExportModule(None, plain(), preprocessor=broken)
+    module = ExportModule(None, dense_model(), preprocessor=broken)
     with pytest.raises((UsageError, RuntimeError), match="a broken preprocessor"):
         export(module, ["serve"], tmp_path / "new", samples={"serve": PIXELS})
     assert not list(tmp_path.iterdir())

@@ -10,6 +10,8 @@ import pytest
 
 from everstep.export import versions
 
+pytestmark = pytest.mark.slow
+
 # Loaded from its file, so that the child needs no Keras.
 WRITER = """
 import importlib.util, pathlib, sys

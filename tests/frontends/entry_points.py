@@ -1,53 +1,34 @@
-"""Every way to train a compiled model, as small objects that one test runs, kills and compares.
+"""Every way to train a compiled model, for the contract in `everstep.testing.entry_points`.
 
-    python entry_points.py fit FOLDER     # trains in FOLDER, and dies inside epoch 2 if EVERSTEP_TEST_KILL is set
-
-An entry point has `run(folder)`. It trains the same model on the same data, or resumes, and returns the run directory.
+python entry_points.py fit FOLDER     # trains in FOLDER, and dies in the last epoch if EVERSTEP_TEST_KILL is set
 """
 
-import os
-import signal
 import sys
 import textwrap
-import time
 from pathlib import Path
 from unittest import mock
 
-import keras
 import numpy as np
 import yaml
 
 import everstep
 from everstep.components import Orchestrator
-from everstep.engine import backend
 from everstep.flow import DataSet, FlowTask, run_flow
-
-EPOCHS, BATCH, SEED, KILL = 3, 8, 5, "EVERSTEP_TEST_KILL"
-RANDOM = np.random.default_rng(1)
-X = RANDOM.normal(size=(40, 4)).astype("float32")
-Y = (X.sum(axis=1) > 0).astype("int32")
-VALID = X[:16], Y[:16]
-LOSS = "sparse_categorical_crossentropy"
-
-
-def kill_if_asked():
-    """Ends this process at once, as a lost machine would, when one checkpoint is there."""
-    if folder := os.environ.get(KILL):
-        while not list(Path(folder).rglob("checkpoints/*/manifest.json")):
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Killer(keras.callbacks.Callback):
-    def on_test_begin(self, logs=None):
-        if len(self.model.history.epoch) == 2:  # the third epoch is trained, and not evaluated yet
-            kill_if_asked()
-
-
-def build():
-    inputs = keras.Input((4,))
-    hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(6, "relu")(inputs))
-    return keras.Model(inputs, keras.layers.Dense(2, "softmax")(hidden))
+from everstep.testing.entry_points import (
+    BATCH,
+    EPOCHS,
+    LOSS,
+    SEED,
+    VALIDATION,
+    EntryPoint,
+    KillInTheLastEpoch,
+    Refusal,
+    X,
+    Y,
+    build_model,
+    compiled_model,
+    kill_in_the_last_epoch,
+)
 
 
 class Rows(everstep.Stream):
@@ -63,59 +44,78 @@ class Rows(everstep.Stream):
         )
 
 
-def compiled():
-    backend.prepare(SEED)
-    model = build()
-    model.compile("adam", LOSS)
-    return model
+class Fit(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
+    refused_on_resume = [
+        Refusal({"epochs": 2}, "epochs"),
+        Refusal({"batch_size": 4}, "batch_size"),
+        Refusal({"optimizer": "sgd"}, "optimizer.class"),
+        Refusal({"seed": 6}, "seed"),
+    ]
+    bad_input = [
+        Refusal({"epochs": -1}, "epochs"),
+        Refusal({"batch_size": 0}, "batch_size"),
+        Refusal({"seed": "five"}, "seed"),
+    ]
 
-
-class Fit:
-    def run(self, folder):
-        order = {"batch_size": BATCH, "shuffle": False, "seed": SEED, "verbose": 0, "callbacks": [Killer()]}
-        everstep.fit(compiled(), X, Y, validation_data=VALID, epochs=EPOCHS, model_dir=folder / "run", **order)
+    def run(self, folder, epochs=EPOCHS, optimizer="adam", **changes):
+        given = {"batch_size": BATCH, "shuffle": False, "seed": SEED, "verbose": 0, **changes}
+        given |= {"validation_data": VALIDATION, "callbacks": [KillInTheLastEpoch()]}
+        everstep.fit(compiled_model(optimizer), X, Y, epochs=epochs, model_dir=folder / "run", **given)
         return folder / "run"
 
 
-class Training:
-    def run(self, folder):
-        training = everstep.Training(
-            build_model_func=build, job_dir=folder / "run", optimizer="adam", loss=LOSS, seed=SEED, verbose=False
-        )
-        training.add_callback(Killer())
-        training.run_train(Rows(X, Y, True), Rows(*VALID, False), EPOCHS)
+class Training(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
+    refused_on_resume = [
+        Refusal({"epochs": 2}, "epochs"),
+        Refusal({"optimizer": "sgd"}, "optimizer.class"),
+        Refusal({"seed": 6}, "seed"),
+    ]
+    bad_input = [
+        Refusal({"epochs": 0}, "epochs"),
+        Refusal({"loss": "no_such_loss"}, "loss"),
+        Refusal({"seed": "five"}, "seed"),
+    ]
+
+    def run(self, folder, epochs=EPOCHS, **changes):
+        given = {"optimizer": "adam", "loss": LOSS, "seed": SEED, "verbose": False, **changes}
+        training = everstep.Training(build_model_func=build_model, job_dir=folder / "run", **given)
+        training.add_callback(KillInTheLastEpoch())
+        training.run_train(Rows(X, Y, True), Rows(*VALIDATION, False), epochs)
         return folder / "run"
 
 
-class Experiment:
+class Experiment(EntryPoint):
     """`run_experiment`, where an action takes the place of the callback."""
 
-    def run(self, folder):
-        params = everstep.ExperimentConfig(runtime=everstep.RuntimeConfig(seed=SEED))
+    shorter = {"train_steps": 10}
+    refused_on_resume = [
+        Refusal({"train_steps": 10}, "trainer.train_steps"),
+        Refusal({"seed": 6}, "runtime.seed"),
+    ]
+    bad_input = [
+        Refusal({"train_steps": -1}, "trainer.train_steps"),
+        Refusal({"mode": "no_such_mode"}, "mode"),
+    ]
+
+    def run(self, folder, train_steps=5 * EPOCHS, seed=SEED, mode="train_and_eval"):
+        params = everstep.ExperimentConfig(runtime=everstep.RuntimeConfig(seed=seed))
         every = dict.fromkeys(("steps_per_loop", "validation_interval", "checkpoint_interval"), 5)
-        params.override({"trainer": {"train_steps": 5 * EPOCHS, **every}})
-        windows = []
-
-        def action(logs):
-            windows.append(logs)
-            if len(windows) == EPOCHS:
-                kill_if_asked()
-
-        task = everstep.CompiledTask(compiled(), Rows(X, Y, True), Rows(*VALID, False), params.task)
-        everstep.run_experiment(
-            task, params, folder / "run", "train_and_eval", train_actions=[action], export=False, verbose=False
-        )
+        params.override({"trainer": {"train_steps": train_steps, **every}})
+        task = everstep.CompiledTask(compiled_model(), Rows(X, Y, True), Rows(*VALIDATION, False), params.task)
+        actions = [kill_in_the_last_epoch()]
+        everstep.run_experiment(task, params, folder / "run", mode, train_actions=actions, export=False, verbose=False)
         return folder / "run"
 
 
 PROJECT = """
     import itertools
 
-    import keras
     import numpy as np
-    from entry_points import Killer
 
     from everstep.components import DataLoaderBase, EvaluatorBase, ModelBuilderBase, PreprocessorBase
+    from everstep.testing.entry_points import KillInTheLastEpoch, build_model
 
 
     class Loader(DataLoaderBase):
@@ -177,14 +177,12 @@ PROJECT = """
 
     class Builder(ModelBuilderBase):
         def get_compiled_model(self):
-            inputs = keras.Input((4,))
-            hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(6, "relu")(inputs))
-            model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(hidden))
+            model = build_model()
             model.compile("adam", "sparse_categorical_crossentropy")
             return model
 
         def get_callbacks(self):
-            return [Killer()]
+            return [KillInTheLastEpoch()]
 
         def _set_defaults(self):
             pass
@@ -199,20 +197,24 @@ PROJECT = """
 """
 
 
-class Components:
-    def run(self, folder):
+class Components(EntryPoint):
+    shorter = {"epochs": EPOCHS - 1}
+    refused_on_resume = [Refusal({"seed": 6}, "seed"), Refusal({"epochs": 2}, "epochs")]
+    bad_input = [Refusal({"epochs": -1}, "epochs"), Refusal({"seed": "five"}, "seed")]
+
+    def run(self, folder, **changes):
         run = folder / "runs" / "one"
         if not run.exists():
             run.mkdir(parents=True)
             (folder / "src").mkdir()
             (folder / "src" / "project_parts.py").write_text(textwrap.dedent(PROJECT))
             np.savez(folder / "data.npz", x=X, y=Y)
-            names = {"data_loader": "Loader", "preprocessor": "Preprocessor", "model_builder": "Builder"}
-            names["evaluator"] = "Evaluator"
-            classes = {f"{part}_class": f"project_parts.{name}" for part, name in names.items()}
-            config = {"src_code_path": "src", **classes, "epochs": EPOCHS, "seed": SEED, "project_name": "parts"}
-            config["export"] = {"metric": "val_loss", "mode": "min"}
-            (run / "config.yaml").write_text(yaml.safe_dump(config))
+        names = {"data_loader": "Loader", "preprocessor": "Preprocessor", "model_builder": "Builder"}
+        names["evaluator"] = "Evaluator"
+        classes = {f"{part}_class": f"project_parts.{name}" for part, name in names.items()}
+        config = {"src_code_path": "src", **classes, "epochs": EPOCHS, "seed": SEED, "project_name": "parts"}
+        config["export"] = {"metric": "val_loss", "mode": "min"}
+        (run / "config.yaml").write_text(yaml.safe_dump(config | changes))
         Orchestrator("one", folder, folder, verbose=False).run()
         return run / "training"
 
@@ -228,21 +230,29 @@ class SmallFlow(FlowTask):
         self.dataset = DataSet(x, y, validation_data=x[:16], validation_label=y[:16])
 
     def build_model(self):
-        return build()
+        return build_model()
 
     def build_callbacks(self):
-        return [Killer()]
+        return [KillInTheLastEpoch()]
 
 
-class Flow:
-    def run(self, folder):
+class Flow(EntryPoint):
+    shorter = {"epoch": EPOCHS - 1}
+    refused_on_resume = [
+        Refusal({"epoch": 2}, "epoch"),
+        Refusal({"batch_size": 4}, "batch_size"),
+        Refusal({"seed": 6}, "seed"),
+    ]
+    bad_input = [Refusal({"epoch": -1}, "SmallFlow.epoch"), Refusal({"loss": "no_such_loss"}, "SmallFlow.loss")]
+
+    def run(self, folder, **changes):
         if not (folder / "config").exists():
             (folder / "config").mkdir(parents=True)
             (folder / "pyproject.toml").write_text('[project]\nname = "rows"\n')
-            values = {"epoch": EPOCHS, "batch_size": BATCH, "seed": SEED, "shuffle": False, "metrics": [], "loss": LOSS}
-            (folder / "config" / "parameters.yaml").write_text(yaml.safe_dump({"SmallFlow": values}))
             (folder / "config" / "catalog.yaml").write_text("rows: rows.npz\n")
             np.savez(folder / "rows.npz", x=X, y=Y)
+        values = {"epoch": EPOCHS, "batch_size": BATCH, "seed": SEED, "shuffle": False, "metrics": [], "loss": LOSS}
+        (folder / "config" / "parameters.yaml").write_text(yaml.safe_dump({"SmallFlow": values | changes}))
         with mock.patch("everstep.projects.flow.recording.tracking_uri", return_value=None):
             return run_flow(SmallFlow, (), folder, model_dir=folder / "run", verbose=False).directory
 

@@ -1,39 +1,57 @@
-"""One core under every entry point: the same weights, however the run was started, and also after a kill."""
+"""One core under every entry point: each passes the contract, and all of them end with the same weights."""
 
 import functools
-import os
-import signal
 import sys
 from pathlib import Path
 
-import keras
 import pytest
-from entry_points import ENTRY_POINTS, KILL
+from entry_points import ENTRY_POINTS
 from tests.children import forked
 
 from everstep.run.record import read
+from everstep.testing import entry_points
 
 pytestmark = pytest.mark.backend
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Returns a function that returns the record of an undisturbed run of an entry point, which is run once."""
+def finished(tmp_path_factory):
+    """Returns a function that returns the folder in which an entry point has run, and its record; it runs once."""
 
     @functools.cache
-    def record(name):
-        return read(Path(ENTRY_POINTS[name].run(tmp_path_factory.mktemp(name))))
+    def run(name):
+        folder = tmp_path_factory.mktemp(name)
+        return folder, read(Path(ENTRY_POINTS[name].run(folder)))
 
-    return record
+    return run
 
 
 ON_TORCH = pytest.mark.daily("torch")  # the loop below all entry points is the same
 
 
 @ON_TORCH
-def test_the_same_weights_through_every_entry_point(whole):
-    digests = {name: whole(name)["weights_digest"] for name in ENTRY_POINTS}
+def test_the_same_weights_through_every_entry_point(finished):
+    digests = {name: finished(name)[1]["weights_digest"] for name in ENTRY_POINTS}
     assert len(set(digests.values())) == 1, digests
+
+
+@ON_TORCH
+@pytest.mark.parametrize("check", entry_points.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_contract(finished, name, check):
+    check(ENTRY_POINTS[name], finished(name)[0])
+
+
+@ON_TORCH
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_bad_input(name, tmp_path):
+    entry_points.check_bad_input(ENTRY_POINTS[name], tmp_path)
+
+
+@ON_TORCH
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_more_epochs(finished, name, tmp_path):
+    entry_points.check_more_epochs_are_as_if_planned(ENTRY_POINTS[name], tmp_path, finished(name)[1])
 
 
 # `fit` is killed on every backend; on JAX tests/reliability/test_killed_runs.py kills an experiment, too.
@@ -41,15 +59,9 @@ DAILY = dict.fromkeys(ENTRY_POINTS, ON_TORCH) | {"fit": ()}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in DAILY.items()])
-def test_killed_and_resumed(whole, name, tmp_path):
-    """The third epoch is trained when the process is killed: it is trained again, to the same bits."""
-    environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), KILL: str(tmp_path)}
+def test_killed_and_resumed(finished, name, tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("entry_points.py")), name, str(tmp_path)]
-    killed = forked.run(command, env=environment, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    record = read(Path(ENTRY_POINTS[name].run(tmp_path)))
-    first, second = record["attempts"]
-    assert first["reason"] == "killed"
-    assert second["from_step"] > 0
-    assert record["digest"] == whole(name)["digest"]
-    assert record["weights_digest"] == whole(name)["weights_digest"]
+    start = functools.partial(forked.run, command, capture_output=True, text=True)
+    entry_points.check_resumes_after_a_kill(
+        ENTRY_POINTS[name], tmp_path, lambda environment: start(env=environment), finished(name)[1]
+    )

@@ -9,6 +9,8 @@ from tests.gang.processes import Processes, free_port
 from everstep import gang
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("wrong", [[0], [1], [0, 1, 2]])
 def test_a_process_that_cannot_begin_ends_the_others(wrong):

@@ -10,6 +10,8 @@ from tests.gang.processes import Processes
 
 from everstep import gang
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_process_agrees_with_itself():
     alone = gang.join(environment={})

@@ -15,6 +15,8 @@ from everstep.launch import child_gang
 from everstep.launch.child_gang import ChildGang, LocalGang, ProcessCount, reserve_port
 from everstep.run.parent_process import SUPERVISOR
 
+pytestmark = pytest.mark.slow
+
 BEGIN = """
 import json, os, pathlib, signal, sys, time
 rank = int(os.environ["EVERSTEP_PROCESS_ID"])

@@ -11,6 +11,8 @@ from crashing import child, starts, supervised, wait_for
 from everstep.launch import child as child_module
 from everstep.launch.supervisor import supervise
 
+pytestmark = pytest.mark.slow
+
 HANG = """
 def note(number, frame):
     with open("signals", "a") as file: file.write(f"{number} ")

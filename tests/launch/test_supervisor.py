@@ -18,6 +18,8 @@ from everstep.launch.supervisor import supervise
 from everstep.run.lock import RunLock
 from everstep.run.record import Run, read
 
+pytestmark = pytest.mark.slow
+
 RUN = (
     COUNT
     + """

@@ -14,6 +14,7 @@ from everstep.loop.controller import Controller, LoopProgress, Phase
 from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
+from everstep.loop.schedule import StepSchedule
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import MemoryCheckpointer, SavedCounter
@@ -51,6 +52,29 @@ def test_evaluates_once_where_interval_and_end_meet():
     trainer = SavedCounter()
     control(trainer).train_and_evaluate(10, eval_interval=10)
     assert trainer.events.count("evaluate 10") == 1
+
+
+@pytest.mark.parametrize("steps", [-1, 1, 2])
+def test_evaluates_so_many_batches(steps):
+    trainer = SavedCounter()
+    assert control(trainer).evaluate(steps)["validation_loss"] == 0
+    assert trainer.events == ["evaluate 0"]
+
+
+@pytest.mark.parametrize("steps", [0, -2])
+def test_no_other_number_of_batches_is_evaluated(steps):
+    trainer = SavedCounter()
+    with pytest.raises(UsageError) as error:
+        control(trainer).evaluate(steps)
+    assert (error.value.key, error.value.received) == ("trainer.validation_steps", steps)
+    assert trainer.events == []
+
+
+@pytest.mark.parametrize("method", ["train", "train_and_evaluate"])
+def test_a_schedule_takes_the_place_of_steps_per_loop(method):
+    trainer = SavedCounter()
+    getattr(control(trainer, schedule=StepSchedule(4)), method)(8)
+    assert trainer.events[:2] == ["train 4", "train 4"]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +376,36 @@ def test_continuous_evaluation_sees_each_new_checkpoint():
     thread.join()
     assert events == ["evaluate 5", "evaluate 10", "evaluate 15"]
     assert logs["validation_loss"] == 15
+
+
+class Removing(MemoryCheckpointer):
+    """The trainer removes step 5 between two calls of another process, and has saved step 10."""
+
+    def restore(self, step=None):
+        if step == 5:
+            self.saved = {10: ({}, {"step": 10})}
+            raise FileNotFoundError("step 5")
+        return super().restore(step)
+
+
+def test_continuous_evaluation_goes_on_with_a_newer_checkpoint_if_one_is_removed():
+    checkpointer = Removing()
+    checkpointer.save(5, {}, {"step": 5})
+    events, _ = watch(checkpointer, until=10, timeout=300)
+    assert events == ["evaluate 10"]
+
+
+class Unreadable(MemoryCheckpointer):
+    def restore(self, step=None):
+        raise UsageError("another model", key="model")
+
+
+def test_continuous_evaluation_raises_what_is_wrong_with_a_checkpoint_that_is_there():
+    checkpointer = Unreadable()
+    checkpointer.save(5, {}, {"step": 5})
+    with pytest.raises(UsageError) as error:
+        watch(checkpointer, timeout=300)
+    assert error.value.key == "model"
 
 
 def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):

@@ -6,7 +6,6 @@ import logging
 import keras
 import numpy as np
 import pytest
-from benchmarks.reliability.nan_injection import Spoiled
 
 import everstep as es
 from everstep.data.arrays import ArrayStream
@@ -16,6 +15,7 @@ from everstep.engine import engine as engines
 from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.run.resume_checks import ChangeRefused
+from everstep.testing.reliability.nan_injection import Spoiled
 
 from .samples import TinyTask, run, tiny_params
 

@@ -13,6 +13,8 @@ from everstep.loop.config import in_steps
 
 from .samples import TinyTask, run, tiny_params, weights
 
+pytestmark = pytest.mark.slow
+
 INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 
 # -- the configuration -------------------------------------------------------------------------------------------------

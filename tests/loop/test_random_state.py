@@ -15,6 +15,8 @@ from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 from loop.samples import MemoryCheckpointer, SavedCounter
 
+pytestmark = pytest.mark.slow
+
 
 def draw():
     """Draws from both generators, and an odd number of normal ones: each keeps the second of a pair for later."""

@@ -5,7 +5,6 @@ import signal
 
 import numpy as np
 import pytest
-from benchmarks.reliability.nan_injection import Spoiled
 
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
@@ -14,6 +13,9 @@ from everstep.experiment import create_trainer
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
 from everstep.run.record import read
+from everstep.testing.reliability.nan_injection import Spoiled
+
+pytestmark = pytest.mark.slow
 
 
 def test_bad_logs():

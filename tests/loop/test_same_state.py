@@ -7,6 +7,8 @@ from everstep.errors import TrainingError
 from everstep.gang import Gang, Member
 from everstep.loop import same_state
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_process_is_not_asked():
     same_state.require(Gang(), 3, {"x": object()})

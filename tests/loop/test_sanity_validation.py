@@ -10,6 +10,8 @@ from everstep.errors import UsageError
 from everstep.testing import models
 from loop.samples import TinyTask, tiny_params
 
+pytestmark = pytest.mark.slow
+
 
 def run(directory, task, mode="train_and_eval", **trainer):
     """Trains; returns the logs of the end, and what run.json says."""

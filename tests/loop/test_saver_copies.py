@@ -8,6 +8,8 @@ import everstep
 from everstep.engine import Engine
 from everstep.engine import state as states
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copies(monkeypatch):

@@ -11,6 +11,8 @@ from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from loop.samples import TinyTask, run, tiny_params
 
+pytestmark = pytest.mark.slow
+
 
 def shortened(data=None, **trainer):
     params = tiny_params(**trainer)

@@ -10,6 +10,8 @@ from everstep.task.optim.ema import ExponentialMovingAverage
 from everstep.task.optim.loss_scale import UPDATES, scaling_loss
 from loop.samples import TinyTask, run, tiny_params
 
+pytestmark = pytest.mark.slow
+
 
 def warned_after(caplog, skipped, *windows):
     """Returns the number of warnings after each window, given as its last step and the updates so far."""

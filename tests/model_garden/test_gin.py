@@ -11,6 +11,8 @@ from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig
 from everstep.model_garden.gin import bindings as gin_bindings
 
+pytestmark = pytest.mark.slow
+
 
 @dataclasses.dataclass
 class GinLeaf(Config):

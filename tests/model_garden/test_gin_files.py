@@ -15,6 +15,8 @@ from everstep.errors import UsageError
 from everstep.model_garden.gin import bindings as gin_bindings
 from everstep.model_garden.gin.reading import as_gin
 
+pytestmark = pytest.mark.slow
+
 DYNAMIC = "from __gin__ import dynamic_registration\nimport my_project.gin_parts as parts\nimport my_project\n"
 
 

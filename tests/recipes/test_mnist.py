@@ -8,6 +8,8 @@ import everstep as es
 from everstep.recipes import mnist
 from everstep.recipes.mnist_data import load_mnist
 
+pytestmark = pytest.mark.slow
+
 # As published with the database.
 DIGITS = {
     "train": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import bad_disks
+
+from everstep.testing.reliability import bad_disks
+
+pytestmark = pytest.mark.slow
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import continuity
+
+from everstep.testing.reliability import continuity
+
+pytestmark = pytest.mark.slow
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

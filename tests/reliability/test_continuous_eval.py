@@ -6,7 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability.process import Job, Process
+
+from everstep.testing.reliability.process import Job, Process
+
+pytestmark = pytest.mark.slow
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 WORDS = ("trainer.train_steps=60", "trainer.checkpoint_interval=20", "trainer.continuous_eval_timeout=200")

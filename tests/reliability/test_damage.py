@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import damage
-from benchmarks.reliability.damage import Figures
+
+from everstep.testing.reliability import damage
+from everstep.testing.reliability.damage import Figures
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_damage_is_noticed(tmp_path: Path) -> None:

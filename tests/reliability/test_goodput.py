@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import goodput_under_kills
 
 from everstep.run.kept_work import goodput
 from everstep.run.record import Run, read
+from everstep.testing.reliability import goodput_under_kills
+
+pytestmark = pytest.mark.slow
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

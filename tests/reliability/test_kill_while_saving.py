@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import kill_while_saving
-from benchmarks.reliability.kill_while_saving import Figures, Kill
-from benchmarks.reliability.saver import is_whole, state_of
+
+from everstep.testing.reliability import kill_while_saving
+from everstep.testing.reliability.kill_while_saving import Figures, Kill
+from everstep.testing.reliability.saver import is_whole, state_of
+
+pytestmark = pytest.mark.slow
 
 
 def test_after_a_kill_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import continuity, killed_runs
-from benchmarks.reliability.process import Job
+
+from everstep.testing.reliability import continuity, killed_runs
+from everstep.testing.reliability.process import Job
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 SHORT = ("trainer.train_steps=60", "--no-export")
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 
 
 @pytest.mark.backend

@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import ledger
+
+from everstep.testing.reliability import ledger
+
+pytestmark = pytest.mark.slow
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

@@ -1,7 +1,8 @@
 """A sample that spoils its batch: nothing bad is saved, whatever the run is configured to do about it."""
 
 import pytest
-from benchmarks.reliability import nan_injection
+
+from everstep.testing.reliability import nan_injection
 
 pytestmark = pytest.mark.backend
 

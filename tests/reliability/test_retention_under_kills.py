@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import retention_under_kills
-from benchmarks.reliability.retention_under_kills import FIRST, differences, kept_of
-from benchmarks.reliability.saver import Plan, metrics_of, state_of, temporaries
+
+from everstep.testing.reliability import retention_under_kills
+from everstep.testing.reliability.retention_under_kills import FIRST, differences, kept_of
+from everstep.testing.reliability.saver import Plan, metrics_of, state_of, temporaries
+
+pytestmark = pytest.mark.slow
 
 
 def test_after_a_kill_the_rule_holds(tmp_path: Path) -> None:

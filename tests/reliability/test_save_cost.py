@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import save_cost
-from benchmarks.reliability.save_cost import Figures, Pair
 
 from everstep.checkpoint.orbax import OrbaxCheckpointer
+from everstep.testing.reliability import save_cost
+from everstep.testing.reliability.save_cost import Figures, Pair
 
 pytestmark = pytest.mark.backend
 

@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import signals_answered
-from benchmarks.reliability.process import Job
+
+from everstep.testing.reliability import signals_answered
+from everstep.testing.reliability.process import Job
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 # What answers signals is the same on all backends, and the others take longer to start.

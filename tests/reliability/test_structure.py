@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.reliability import structure
-from benchmarks.reliability.structural_changes import CHANGES, SAME
+
+from everstep.testing.reliability import structure
+from everstep.testing.reliability.structural_changes import CHANGES, SAME
 
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
 

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("optuna")
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_twenty_trials_and_ten_kills(tmp_path: Path) -> None:
-    from benchmarks.reliability import sweep_kills
+    from everstep.testing.reliability import sweep_kills
 
     figures = sweep_kills.measure(tmp_path, trials=20, workers=2, kills=10)
     assert figures.wrong == []

@@ -3,9 +3,12 @@
 import dataclasses
 
 import pytest
-from benchmarks.reliability import tracker_outage
-from benchmarks.reliability.tracker_outage import SCENARIOS, Figures, fails, measure
-from tests.servers.mlflow_server import memory_folder
+
+from everstep.testing.reliability import tracker_outage
+from everstep.testing.reliability.tracker_outage import SCENARIOS, Figures, fails, measure
+from everstep.testing.servers.mlflow_server import memory_folder
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 START = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 
 
-def trained(path: Path, steps: int = 40, lag: float = 0.0, config: str = "trainer:\n  seed: 1\n") -> Path:
+def resumed_run(path: Path, steps: int = 40, lag: float = 0.0, config: str = "trainer:\n  seed: 1\n") -> Path:
     """Writes a run that was killed halfway and resumed."""
     times = iter(START + datetime.timedelta(seconds=10 * i) for i in range(99))
     run = Run.open(path, "mnist/mlp", "jax", clock=lambda: next(times))
@@ -36,7 +36,7 @@ def trained(path: Path, steps: int = 40, lag: float = 0.0, config: str = "traine
     return path
 
 
-def exported(path: Path, epochs: int = 4, best: int = 3) -> Path:
+def exported_run(path: Path, epochs: int = 4, best: int = 3) -> Path:
     """Writes a run that logs at the end of each epoch of 5 steps, and has exported one of them."""
     run = Run.open(path, "mnist", "jax", clock=lambda: START)
     run.begin(0, "epochs: 4\n", code={"commit": None, "sources": "5" * 64})
@@ -51,7 +51,7 @@ def exported(path: Path, epochs: int = 4, best: int = 3) -> Path:
     return path
 
 
-def classified(
+def classification_run(
     path: Path,
     rows: int = 200,
     seed: int = 0,
@@ -78,7 +78,7 @@ def classified(
     return path
 
 
-def regressed(path: Path, rows: int = 150) -> Path:
+def regression_run(path: Path, rows: int = 150) -> Path:
     """Writes an evaluation of a regression; one prediction is NaN."""
     random = np.random.default_rng(2)
     x = random.normal(size=(rows, 4))
@@ -90,7 +90,7 @@ def regressed(path: Path, rows: int = 150) -> Path:
     return path
 
 
-def segmented(path: Path, rows: int = 30) -> Path:
+def segmentation_run(path: Path, rows: int = 30) -> Path:
     """Writes an evaluation of masks: discs, predicted slightly off their positions."""
     random = np.random.default_rng(3)
     centre = random.uniform(8, 24, (rows, 2, 1, 1))

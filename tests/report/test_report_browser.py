@@ -9,7 +9,7 @@ from everstep.evaluation import Evaluator, SampleBatch
 from everstep.report import write
 
 from .conftest import NARROW, WIDE
-from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
+from .report_runs import HOSTILE, classification_run, exported_run, regression_run, resumed_run, segmentation_run
 
 
 def texts(driver, selector):
@@ -52,7 +52,7 @@ def until(condition, seconds=300):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A report on classes, with curves over two attempts; written once."""
-    return write([classified(trained(tmp_path_factory.mktemp("runs") / "first"), rows=1000)])
+    return write([classification_run(resumed_run(tmp_path_factory.mktemp("runs") / "first"), rows=1000)])
 
 
 def test_all_sections_are_shown(page, report):
@@ -69,8 +69,8 @@ def test_all_sections_are_shown(page, report):
 
 
 def test_the_exported_epoch_and_one_card_for_each_metric(page, tmp_path):
-    folder = exported(classified(tmp_path / "run", split="validation"))
-    classified(folder, split="test")
+    folder = exported_run(classification_run(tmp_path / "run", split="validation"))
+    classification_run(folder, split="test")
     driver = page(write([folder]))
     assert texts(driver, "header .origin span") == [
         "date 2026-05-01",
@@ -211,7 +211,7 @@ def test_a_sample_opens_and_closes(page, report):
 
 
 def test_twenty_thousand_rows_scroll(page, tmp_path):
-    driver = page(write([classified(tmp_path, rows=20_000)]))
+    driver = page(write([classification_run(tmp_path, rows=20_000)]))
     assert len(texts(driver, "#table tbody tr")) < 80
     driver.execute_script("document.querySelector('.virtual-scroller').scrollTop = 1e9")
     driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
@@ -230,10 +230,10 @@ def test_twenty_thousand_rows_scroll(page, tmp_path):
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_scripts_in_the_data_are_not_run(page, tmp_path, size):
-    run = trained(tmp_path / "<img src=x onerror=window.hacked=1>", config=f"name: {HOSTILE!r}\n")
+    run = resumed_run(tmp_path / "<img src=x onerror=window.hacked=1>", config=f"name: {HOSTILE!r}\n")
     path = run / "history.csv"
     path.write_text(path.read_text().replace("learning_rate", "<img src=x onerror=window.hacked=1>"))
-    classified(
+    classification_run(
         run,
         ids=[f"{HOSTILE}{i}" for i in range(200)],
         classes=(HOSTILE, "&lt;b&gt;", "c"),
@@ -259,7 +259,7 @@ def test_scripts_in_the_data_are_not_run(page, tmp_path, size):
 
 def test_the_content_security_policy_blocks_injected_scripts(browser, tmp_path):
     """Injected markup is blocked; without the `page` fixture, since the browser logs the violation."""
-    path = write([trained(tmp_path)])
+    path = write([resumed_run(tmp_path)])
     text = path.read_text("utf-8").replace("<noscript>", f"{HOSTILE.removeprefix('</script>')}<noscript>", 1)
     path.write_text(text, "utf-8")
     browser.get(path.as_uri())
@@ -270,9 +270,11 @@ def test_the_content_security_policy_blocks_injected_scripts(browser, tmp_path):
 
 @pytest.mark.parametrize("kind", ["classes", "numbers", "masks", "curves", "two"])
 def test_a_phone_needs_no_scrolling_sideways(page, tmp_path, kind):
-    make = {"classes": classified, "numbers": regressed, "masks": segmented}.get(kind, lambda path: path)
-    runs = [make(trained(tmp_path / "a_rather_long_name_of_a_run_without_any_spaces_in_it_at_all"))]
-    runs += [trained(tmp_path / "second")] if kind == "two" else []
+    make = {"classes": classification_run, "numbers": regression_run, "masks": segmentation_run}.get(
+        kind, lambda path: path
+    )
+    runs = [make(resumed_run(tmp_path / "a_rather_long_name_of_a_run_without_any_spaces_in_it_at_all"))]
+    runs += [resumed_run(tmp_path / "second")] if kind == "two" else []
     driver = page(write(runs), NARROW)
     widths = driver.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert widths == [390, 390]
@@ -282,7 +284,7 @@ def test_a_phone_needs_no_scrolling_sideways(page, tmp_path, kind):
 
 
 def test_regression(page, tmp_path):
-    driver = page(write([regressed(tmp_path / "run")]))
+    driver = page(write([regression_run(tmp_path / "run")]))
     assert texts(driver, "#regression figcaption") == [
         "Prediction by label",
         "Residual by prediction",
@@ -313,7 +315,7 @@ def test_numbers_whose_difference_overflows(page, tmp_path):
 
 def test_configurations_that_cannot_be_read_are_not_called_the_same(page, tmp_path):
     configs = {"a": "seed: 1\n", "b": "seed: [1\n", "c": "seed: 1\n"}
-    runs = [trained(tmp_path / name, config=text) for name, text in configs.items()]
+    runs = [resumed_run(tmp_path / name, config=text) for name, text in configs.items()]
     path, note = tmp_path / "page.html", "Not compared, because it cannot be read as settings in YAML: b."
     assert texts(page(write(runs[:2], path)), "#configuration .note") == [note]
     driver = page(write(runs, path))
@@ -321,22 +323,24 @@ def test_configurations_that_cannot_be_read_are_not_called_the_same(page, tmp_pa
 
 
 def test_segmentation(page, tmp_path):
-    driver = page(write([segmented(tmp_path / "run")]))
+    driver = page(write([segmentation_run(tmp_path / "run")]))
     assert texts(driver, "#samples .sample:first-child figcaption")[:3] == ["input", "target", "output"]
     widths = driver.execute_script("return [...document.images].map(image => image.complete && image.naturalWidth)")
     assert set(widths) == {32}
 
 
 def test_curves_alone(page, tmp_path):
-    driver = page(write([trained(tmp_path / "run")]))
+    driver = page(write([resumed_run(tmp_path / "run")]))
     assert texts(driver, "h2") == ["Summary", "Learning curves", "Configuration"]
     assert "not evaluated sample by sample" in texts(driver, "main > .split")[0]
 
 
 def test_two_runs_side_by_side(page, tmp_path):
-    first = classified(trained(tmp_path / "first"), ids=[f"i{n}" for n in range(200)])
-    second = classified(trained(tmp_path / "second", lag=0.1), seed=4, sharp=3, ids=[f"i{n}" for n in range(200)])
-    classified(second, split="validation", rows=50)
+    first = classification_run(resumed_run(tmp_path / "first"), ids=[f"i{n}" for n in range(200)])
+    second = classification_run(
+        resumed_run(tmp_path / "second", lag=0.1), seed=4, sharp=3, ids=[f"i{n}" for n in range(200)]
+    )
+    classification_run(second, split="validation", rows=50)
     driver = page(write([first, second]))
     assert texts(driver, "#summary .compared thead th") == ["metric", "first", "second"]
     assert len(texts(driver, "#summary .difference.good")) >= 1

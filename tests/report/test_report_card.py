@@ -14,12 +14,12 @@ from everstep.report.card import write_card
 from everstep.report.card.files import escaped, histogram, ticks
 from everstep.report.numbers import shown
 
-from .report_runs import HOSTILE, classified, trained
+from .report_runs import HOSTILE, classification_run, resumed_run
 
 
 @pytest.fixture
 def run(tmp_path):
-    return classified(trained(tmp_path / "runs" / "first"), rows=40)
+    return classification_run(resumed_run(tmp_path / "runs" / "first"), rows=40)
 
 
 def readme(folder):

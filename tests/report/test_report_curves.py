@@ -7,7 +7,7 @@ import pytest
 from everstep.report.run_data import MOST_POINTS, named, read_curves, thinned
 from everstep.run.record import read
 
-from .report_runs import trained
+from .report_runs import resumed_run
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_columns_have_a_metric_and_a_kind(column, metric, kind):
 
 
 def test_a_history_over_two_attempts(tmp_path):
-    run = trained(tmp_path)
+    run = resumed_run(tmp_path)
     curves = {curve.name: curve for curve in read_curves(run / "history.csv", read(run))}
     assert list(curves) == ["loss", "accuracy", "score", "learning_rate"]
     train, validation = curves["loss"].series

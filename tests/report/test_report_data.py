@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from everstep.errors import UsageError
 from everstep.report import split_data, write
 from everstep.report.sample_comparison import join
 from everstep.report.split_data import choose
+from everstep.testing.problems import raises_problem
 
-from .report_runs import HOSTILE, classified, exported, regressed, segmented, trained
+from .report_runs import HOSTILE, classification_run, exported_run, regression_run, resumed_run, segmentation_run
 
 
 def data_of(path: Path) -> dict:
@@ -31,7 +31,7 @@ def column(split: dict, name: str) -> dict:
 
 @pytest.fixture
 def classes(tmp_path):
-    return classified(trained(tmp_path / "run"))
+    return classification_run(resumed_run(tmp_path / "run"))
 
 
 def test_the_table_has_all_rows_in_order(classes):
@@ -89,7 +89,13 @@ def test_missing_and_rare_values_form_one_group(tmp_path):
     words = [None if row % 5 == 0 else f"word {row % 60}" for row in range(200)]
     flags = [row % 2 == 0 for row in range(200)]
     split = split_of(
-        write([classified(tmp_path, columns={"word": words, "flag": flags, "name": [f"n{i}" for i in range(200)]})])
+        write(
+            [
+                classification_run(
+                    tmp_path, columns={"word": words, "flag": flags, "name": [f"n{i}" for i in range(200)]}
+                )
+            ]
+        )
     )
     found = {one["column"]: one["groups"] for one in split["slices"]}
     assert "name" not in found  # one group per row says nothing
@@ -102,7 +108,7 @@ def test_missing_and_rare_values_form_one_group(tmp_path):
 def test_a_long_table_is_cut_to_the_worst_and_evenly_chosen_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(split_data, "MOST_ROWS", 100)
     monkeypatch.setattr(split_data, "WORST_ROWS", 20)
-    split = split_of(write([classified(tmp_path, rows=1000)]))
+    split = split_of(write([classification_run(tmp_path, rows=1000)]))
     kept = split["table"]["rows"]
     assert len(kept) == len(set(kept)) == 100 == len(column(split, "id")["values"])
     assert kept == sorted(kept)
@@ -121,7 +127,7 @@ def test_a_metric_without_values_chooses_no_rows():
 
 
 def test_regression_has_residuals(tmp_path):
-    split = split_of(write([regressed(tmp_path)]))
+    split = split_of(write([regression_run(tmp_path)]))
     frame = pd.read_parquet(tmp_path / "reports" / "test.parquet")
     distances = (frame.prediction - frame.label).dropna()
     found = split["residuals"]
@@ -136,7 +142,7 @@ def test_regression_has_residuals(tmp_path):
 
 
 def test_segmentation_has_three_pictures_per_sample(tmp_path):
-    split = split_of(write([segmented(tmp_path)]))
+    split = split_of(write([segmentation_run(tmp_path)]))
     assert all({"input", "target", "output"} <= sample.keys() for sample in split["samples"])
     assert (split["confusion"], split["by_class"], split["residuals"]) == (None, [], None)
 
@@ -157,8 +163,8 @@ def test_facts_and_figures(classes):
 
 
 def test_the_exported_epoch_is_in_the_header_and_on_the_curves(tmp_path):
-    folder = exported(classified(tmp_path / "run", split="validation"))
-    classified(folder, split="test")
+    folder = exported_run(classification_run(tmp_path / "run", split="validation"))
+    classification_run(folder, split="test")
     (folder / "reports" / "metrics.json").write_text(json.dumps({"notes": ["val_loss is another one"]}))
     run = data_of(write([folder]))["runs"][0]
     assert {fact["name"]: fact["value"] for fact in run["origin"]} == {
@@ -184,7 +190,7 @@ def test_a_run_that_logs_between_epochs_has_no_epoch_axis(classes):
 
 
 def test_without_evaluations_the_last_logs_are_the_headline(tmp_path):
-    run = data_of(write([trained(tmp_path)]))["runs"][0]
+    run = data_of(write([resumed_run(tmp_path)]))["runs"][0]
     assert run["splits"] == []
     assert [(f["name"], f["split"]) for f in run["headline"][:2]] == [
         ("validation_loss", "validation"),
@@ -194,8 +200,8 @@ def test_without_evaluations_the_last_logs_are_the_headline(tmp_path):
 
 def test_two_runs_are_joined_by_id(tmp_path):
     names = [f"image_{row}.png" for row in range(200)]
-    first = classified(tmp_path / "first", ids=[*names[:190], *["twice"] * 10])
-    second = classified(tmp_path / "second", seed=5, sharp=3.0, ids=names)
+    first = classification_run(tmp_path / "first", ids=[*names[:190], *["twice"] * 10])
+    second = classification_run(tmp_path / "second", seed=5, sharp=3.0, ids=names)
     data = data_of(write([first, second]))
     (found,) = data["comparisons"]
     before, after = (pd.read_parquet(run / "reports" / "test.parquet").set_index("id") for run in (first, second))
@@ -221,8 +227,8 @@ def test_ids_that_repeat_are_not_joined():
 
 
 def test_configurations_are_compared_key_by_key(tmp_path):
-    first = trained(tmp_path / "first", config="trainer: {seed: 1, steps: 5}\nname: same\n")
-    second = trained(tmp_path / "second", config="trainer: {seed: 2, steps: 5}\nname: same\nnew: [1]\n")
+    first = resumed_run(tmp_path / "first", config="trainer: {seed: 1, steps: 5}\nname: same\n")
+    second = resumed_run(tmp_path / "second", config="trainer: {seed: 2, steps: 5}\nname: same\nnew: [1]\n")
     assert data_of(write([first, second]))["configuration"] == [
         {"key": "trainer.seed", "values": ["1", "2"]},
         {"key": "new", "values": [None, "[1]"]},
@@ -230,12 +236,12 @@ def test_configurations_are_compared_key_by_key(tmp_path):
 
 
 def test_secrets_of_a_configuration_are_hidden(tmp_path):
-    trained(tmp_path, config="tracking:\n  password: hunter2hunter2\n")
+    resumed_run(tmp_path, config="tracking:\n  password: hunter2hunter2\n")
     assert "hunter2hunter2" not in write([tmp_path]).read_text("utf-8")
 
 
 def test_hostile_text_cannot_leave_its_element(tmp_path):
-    classified(tmp_path, ids=[HOSTILE] * 200, classes=(HOSTILE, "b", "c"), columns={HOSTILE: [HOSTILE] * 200})
+    classification_run(tmp_path, ids=[HOSTILE] * 200, classes=(HOSTILE, "b", "c"), columns={HOSTILE: [HOSTILE] * 200})
     text = write([tmp_path]).read_text("utf-8")
     assert text.count("</script>") == 2  # the data's own end, and the program's
     assert HOSTILE in column(split_of(tmp_path / "reports" / "report.html"), "id")["values"]
@@ -243,18 +249,18 @@ def test_hostile_text_cannot_leave_its_element(tmp_path):
 
 @pytest.mark.parametrize("damage", ["format", "rows", "parquet"])
 def test_damaged_evaluations_are_refused(tmp_path, damage):
-    classified(tmp_path)
+    classification_run(tmp_path)
     page = tmp_path / "reports" / "test.json"
     if damage == "parquet":
         (tmp_path / "reports" / "test.parquet").write_bytes(b"PAR1")
     else:
         page.write_text(json.dumps({**json.loads(page.read_text()), damage: 7}))
-    with pytest.raises(UsageError, match="evaluate again"):
+    with raises_problem(key="reports", remedy="evaluate again"):
         write([tmp_path])
 
 
 def test_a_report_without_the_parquet_file(tmp_path):
-    classified(tmp_path)
+    classification_run(tmp_path)
     (tmp_path / "reports" / "test.parquet").unlink()
     split = split_of(write([tmp_path]))
     assert split["table"] is None

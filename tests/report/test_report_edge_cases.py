@@ -17,7 +17,7 @@ from everstep.run.kept_work import goodput
 from everstep.run.lock import RunLock
 from everstep.run.record import Run, damage
 
-from .report_runs import classified, trained
+from .report_runs import classification_run, resumed_run
 from .test_report_data import column, data_of, split_of
 
 
@@ -45,7 +45,7 @@ def test_two_hundred_classes_without_names(tmp_path):
 
 def test_ids_that_are_not_utf_8(tmp_path):
     names = [b"caf\xe9 %d.png".replace(b"%d", str(i).encode()).decode("utf-8", "surrogateescape") for i in range(20)]
-    split = split_of(write([classified(tmp_path, rows=20, ids=names)]))
+    split = split_of(write([classification_run(tmp_path, rows=20, ids=names)]))
     assert column(split, "id")["values"][3] == r"caf\udce9 3.png"
 
 
@@ -67,7 +67,7 @@ def config_of(run: Path) -> str:
 
 
 def test_the_configuration_is_the_one_used_in_training(tmp_path):
-    trained(tmp_path, config="seed: 1\n")
+    resumed_run(tmp_path, config="seed: 1\n")
     for number, begun in ((1, True), (2, True), (3, False)):
         folder = tmp_path / "submissions" / f"2030010{number}-000000-abcd"
         folder.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_the_configuration_is_the_one_used_in_training(tmp_path):
 )
 def test_configurations_with_redacted_values_or_without_keys(tmp_path, second, rows, left_out):
     first = "password: ***\nkeys: [***, b]\nseed: 1\n"
-    runs = [trained(tmp_path / name, config=text) for name, text in (("a", first), ("b", second))]
+    runs = [resumed_run(tmp_path / name, config=text) for name, text in (("a", first), ("b", second))]
     data = data_of(write(runs))
     assert [(row["key"], row["values"]) for row in data["configuration"]] == rows
     assert data["incomparable"] == left_out
@@ -108,7 +108,7 @@ def status_of(run: Path) -> str:
 
 
 def test_a_run_recorded_as_running_without_a_lock_was_killed(tmp_path):
-    trained(tmp_path)
+    resumed_run(tmp_path)
     _edit(tmp_path, status="running")
     with RunLock(tmp_path):
         assert status_of(tmp_path) == "running"
@@ -123,7 +123,7 @@ def _edit(run: Path, **values) -> dict:
 
 @pytest.mark.parametrize("time", ["yesterday", "", "2026-02-30T00:00:00"])
 def test_times_that_cannot_be_read(tmp_path, time):
-    trained(tmp_path)
+    resumed_run(tmp_path)
     attempts = _edit(tmp_path)["attempts"]
     record = _edit(tmp_path, attempts=[one | {"started": time, "ended": time} for one in attempts])
     facts = {fact["name"]: fact for fact in data_of(write([tmp_path]))["runs"][0]["facts"]}
@@ -133,7 +133,7 @@ def test_times_that_cannot_be_read(tmp_path, time):
 
 
 def test_an_end_time_that_cannot_be_read_is_ignored(tmp_path):
-    trained(tmp_path)
+    resumed_run(tmp_path)
     record = _edit(tmp_path)
     record["attempts"][0]["ended"] = "?"
     assert goodput(record).down == 0
@@ -151,7 +151,7 @@ def test_an_end_time_that_cannot_be_read_is_ignored(tmp_path):
     ],
 )
 def test_a_damaged_record_is_refused(tmp_path, values, key):
-    trained(tmp_path)
+    resumed_run(tmp_path)
     _edit(tmp_path, **values)
     with pytest.raises(UsageError, match=f"run.json', is damaged: {key} is missing, or has no usable value"):
         write([tmp_path])
@@ -174,7 +174,7 @@ def test_residuals_of_very_large_labels(labels, answers):
 
 
 def test_a_mapping_in_a_list_keeps_its_keys(tmp_path):
-    run = classified(trained(tmp_path / "run"), rows=20)
+    run = classification_run(resumed_run(tmp_path / "run"), rows=20)
     owners = [{"team": "Bees"}, {"name": "Ada", "contact": None}, {"description": "nobody else"}, {"empty": ""}]
     write_card(run, {"model_details": {"owners": owners}})
     text = (run / "README.md").read_text("utf-8")

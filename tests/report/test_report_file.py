@@ -14,14 +14,15 @@ from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch
 from everstep.report import html_page, write
 from everstep.run.record import Run
+from everstep.testing.problems import raises_problem
 
-from .report_runs import classified, trained
+from .report_runs import classification_run, resumed_run
 
 PAGE = Path(html_page.__file__).parent / "page"
 
 
 def test_the_path_of_the_file(tmp_path):
-    first, second = trained(tmp_path / "first"), trained(tmp_path / "second")
+    first, second = resumed_run(tmp_path / "first"), resumed_run(tmp_path / "second")
     assert write(first) == first / "reports" / "report.html"
     assert write([first, second]) == first / "reports" / "comparison.html"
     assert write([first], tmp_path / "new" / "page.html").is_file()
@@ -29,12 +30,12 @@ def test_the_path_of_the_file(tmp_path):
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
-    classified(trained(tmp_path))
+    classification_run(resumed_run(tmp_path))
     assert write([tmp_path]).read_bytes() == write([tmp_path]).read_bytes()
 
 
 def test_a_failure_keeps_the_old_file(tmp_path, monkeypatch):
-    path = write([trained(tmp_path)])
+    path = write([resumed_run(tmp_path)])
     before = path.read_bytes()
     monkeypatch.setattr(storage.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
     with pytest.raises(OSError, match="no"):
@@ -44,20 +45,20 @@ def test_a_failure_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_directories_that_are_not_runs_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="contains neither run.json nor an evaluation"):
+    with raises_problem(key="RUN", reason="contains neither run.json nor an evaluation"):
         write([tmp_path / "nowhere"])
     Run.open(tmp_path / "new", "mnist/mlp", "jax").begin(0, "", code={})
-    with pytest.raises(UsageError, match="has no logged step and no evaluation yet"):
+    with raises_problem(key="RUN", reason="has no logged step and no evaluation yet"):
         write([tmp_path / "new"])
-    with pytest.raises(UsageError, match="at least one run"):
+    with raises_problem(key="run_dirs", reason="at least one run"):
         write([])
-    with pytest.raises(UsageError, match="output: .*is a directory: name a file"):
-        write([trained(tmp_path / "run")], tmp_path)
+    with raises_problem(key="output", reason="is a directory", remedy="name a file"):
+        write([resumed_run(tmp_path / "run")], tmp_path)
 
 
 def test_runs_with_the_same_name_are_shown_with_their_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = write([trained(Path("a/run")), trained(Path("b/run"))]).read_text("utf-8")
+    text = write([resumed_run(Path("a/run")), resumed_run(Path("b/run"))]).read_text("utf-8")
     assert "<title>a/run · b/run</title>" in text
 
 
@@ -73,7 +74,7 @@ def test_every_script_is_inlined_and_safe():
 
 
 def test_the_page_needs_no_network(tmp_path):
-    text = write([trained(tmp_path)]).read_text("utf-8")
+    text = write([resumed_run(tmp_path)]).read_text("utf-8")
     assert "default-src 'none'" in text
     assert not re.search(r"<(link|iframe|object|base)\b|\ssrc=", text.partition('id="data"')[0])
 
@@ -81,7 +82,7 @@ def test_the_page_needs_no_network(tmp_path):
 def test_the_command(tmp_path, monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(webbrowser, "open", shown.append)
-    first, second = trained(tmp_path / "first"), trained(tmp_path / "second")
+    first, second = resumed_run(tmp_path / "first"), resumed_run(tmp_path / "second")
     command = load("report")
     command.main([str(first), str(second), "--output", str(tmp_path / "both.html"), "--open"], standalone_mode=False)
     assert capsys.readouterr().out == f"{tmp_path / 'both.html'}\n"

@@ -8,6 +8,8 @@ from everstep.reproduce.comparison import changed_files, missing_files
 from everstep.reproduce.evidence import examine
 from everstep.reproduce.repetition import CodeUnavailable, python_path, restore_code
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def original(place):

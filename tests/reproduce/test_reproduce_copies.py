@@ -13,6 +13,8 @@ from everstep.reproduce import repetition
 from everstep.reproduce.evidence import Evidence
 from everstep.reproduce.repetition import CodeUnavailable, code_folder, restore_code
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"task": "A", "parameters": {"seed": 1}, "catalog": {}, "optimizer": {}}
 
 

@@ -13,6 +13,8 @@ from everstep.run import environments as environment
 from everstep.run.environments import CODE_DIFF, code_diff, read_code, write_code_diff
 from everstep.run.record import Run
 
+pytestmark = pytest.mark.slow
+
 
 def git(directory, *words):
     names = ["-c", "user.name=a", "-c", "user.email=a@b"]

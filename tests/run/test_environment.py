@@ -7,6 +7,8 @@ import pytest
 
 from everstep.run.environments import code_version, environment, fingerprint, installed_packages
 
+pytestmark = pytest.mark.slow
+
 
 def git(directory, *arguments):
     identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}

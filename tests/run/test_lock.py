@@ -16,6 +16,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.run.lock import Heartbeat, RunLock, last_beat
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import os, subprocess, sys, time
 from everstep.run.lock import RunLock

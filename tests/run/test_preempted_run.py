@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import test_preemption
-from benchmarks.reliability.process import Job
+
+from everstep.testing.reliability.process import Job
+
+pytestmark = pytest.mark.slow
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 TRAIN = ("--import=slow_experiment", "--mode=train", "--no-export", "trainer.checkpoint_interval=0")

@@ -13,6 +13,8 @@ from everstep.run.trackers import SampleTracker, images_or_text
 from everstep.task.classification import ClassificationTask
 from everstep.tracking.tracker import MemoryTracker
 
+pytestmark = pytest.mark.slow
+
 
 class Stripes(ClassificationTask):
     """Pictures that are dark or bright; a layer with state and one that draws numbers are in the model."""

@@ -11,6 +11,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.run.signals import Interrupted, Signals, signal_number
 
+pytestmark = pytest.mark.slow
+
 
 def test_signals_set_a_flag_and_the_former_handlers_come_back():
     def former(number, frame):

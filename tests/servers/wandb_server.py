@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from tests.servers.proxy import free_port
+from everstep.testing.servers.proxy import free_port
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 """An API key of the right length."""

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from everstep.liveness import process_identity
 from everstep.run.lock import RunLock, is_held
+
+pytestmark = pytest.mark.slow
 
 HOLD = """
 import sys, time

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from submit_place import Place, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:

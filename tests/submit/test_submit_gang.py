@@ -15,6 +15,7 @@ from submit_place import Place, begin_now, until
 from tests.several.launched import HERE, WORDS, at_step, ended, launch, pids, record
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.full,
     pytest.mark.daily("jax"),
     pytest.mark.timeout(1200),

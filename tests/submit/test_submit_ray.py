@@ -16,6 +16,8 @@ from submit_place import Place, until
 from everstep.submit import ray as executor
 from everstep.submit.submissions import newest
 
+pytestmark = pytest.mark.slow
+
 has_ray = importlib.util.find_spec("ray") is not None
 
 

@@ -9,6 +9,7 @@ import slurm_cluster
 from submit_place import Place, begin_now, until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.full,
     pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not()),
 ]

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from submit_place import Place
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "src_code_path": "src",
     "data_loader_class": "dataset.Loader",

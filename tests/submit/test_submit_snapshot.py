@@ -18,6 +18,8 @@ from everstep.run.parent_process import SUBMISSION
 from everstep.submit import snapshot
 from everstep.submit.request import any_command, project_run
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "src_code_path": "src",
     "data_loader_class": "dataset.Loader",

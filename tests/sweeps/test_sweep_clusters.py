@@ -15,7 +15,7 @@ import pytest
 from tests.submit import slurm_cluster
 from tests.submit.submit_place import Place, begin_now, until
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1800)]
 
 UNITS = [4, 8, 16, 32]
 SWEEP = ("sweep", "regression/sine", "task.model.units=4,8,16,32", "trainer.train_steps=200", "--sweep-dir", "swept")

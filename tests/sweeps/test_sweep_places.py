@@ -9,6 +9,8 @@ from everstep.sweeps import clusters, executors
 from everstep.sweeps.listing import find_sweeps, read_sweep
 from everstep.tracking.sweep_tags import SWEEP, TRIAL, sweep_tags, trial_name
 
+pytestmark = pytest.mark.slow
+
 
 def test_workers_on_slurm_are_an_array(tmp_path):
     text = clusters.slurm_text(tmp_path / "my sweep", 4, ["trainer.train_steps=9"], Resources("v100", 1.5, 1024, 2))

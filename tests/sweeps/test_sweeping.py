@@ -19,6 +19,8 @@ from everstep.sweeps.space import create_space
 from everstep.sweeps.study import SweepStudy, open_storage, storage_url
 from everstep.sweeps.target import Target
 
+pytestmark = pytest.mark.slow
+
 X = {"x": {"low": 0.0, "high": 6.0}}
 
 

@@ -26,7 +26,7 @@ def variables(bias=True):
     return [keras.Variable(RANDOM.normal(size=shape).astype("float32")) for shape in shapes]
 
 
-def plain(features, kernel, bias=None):
+def loss_in_one_piece(features, kernel, bias=None):
     logits = ops.matmul(features, kernel) + (0.0 if bias is None else bias)
     losses = keras.losses.sparse_categorical_crossentropy(ops.convert_to_tensor(LABELS), logits, from_logits=True)
     weights = ops.convert_to_tensor(WEIGHTS)
@@ -43,7 +43,7 @@ def test_value_and_gradients_are_those_of_the_plain_loss(chunk, bias):
         labels, weights = ops.convert_to_tensor(LABELS), ops.convert_to_tensor(WEIGHTS)
         return chunked_cross_entropy(*values, labels, weights, chunk, training)
 
-    loss, grads = value_and_grad(lambda: 3.0 * plain(*(variable.value for variable in held)), held)
+    loss, grads = value_and_grad(lambda: 3.0 * loss_in_one_piece(*(variable.value for variable in held)), held)
     own_loss, own_grads = value_and_grad(lambda: 3.0 * chunked(), held)
     assert float(own_loss) == pytest.approx(float(loss), rel=1e-6)
     assert 3.0 * float(ops.convert_to_numpy(chunked(training=False))) == pytest.approx(float(loss), rel=1e-6)
@@ -86,7 +86,7 @@ def test_in_half_precision_it_differs_by_rounding_only():
         return chunked_cross_entropy(half, kernel.value, None, labels, weights, 5)
 
     loss, grads = value_and_grad(chunked, [features, kernel])
-    exact, expected = value_and_grad(lambda: plain(features.value, kernel.value), [features, kernel])
+    exact, expected = value_and_grad(lambda: loss_in_one_piece(features.value, kernel.value), [features, kernel])
     assert float(loss) == pytest.approx(float(exact), rel=1e-2)
     for one, other in zip(grads, expected, strict=True):
         assert keras.backend.standardize_dtype(one.dtype) == "float32"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PREFIXES = "keras|h5|tf|own|folder"
 PAYLOADS = re.findall(

@@ -12,6 +12,8 @@ from everstep.engine.hub import keras_hub
 from everstep.engine.late_tensorflow import not_found
 from everstep.testing.hub import tiny_image_classifier
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = ["gpt2", "opt", "bloom", "llama3", "qwen", "mistral", "gemma"]
 
 

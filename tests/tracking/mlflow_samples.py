@@ -2,7 +2,7 @@
 
 import time
 
-from tests.servers.mlflow_server import points_of, runs_of
+from everstep.testing.servers.mlflow_server import points_of, runs_of
 
 PROGRAM = """
     import sys, time

@@ -9,6 +9,8 @@ import pytest
 
 from everstep.tracking.console import ConsoleTracker, Facts, NoOutput
 
+pytestmark = pytest.mark.slow
+
 
 class Terminal(io.StringIO):
     def isatty(self):

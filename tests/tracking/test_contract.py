@@ -3,17 +3,16 @@ import csv
 import json
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from everstep.testing import trackers
 from everstep.tracking.history import HistoryTracker
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.plugins import TrackedRun, make_trackers
 from everstep.tracking.tensorboard import TensorBoardTracker
 from everstep.tracking.tracker import BackgroundTracker, MemoryTracker, MultiTracker, Tracker
 
-from . import contract
 from .plugin_samples import install
 
 
@@ -43,7 +42,7 @@ def read_tensorboard(directory):
 class Case:
     """One kind of tracker over one directory: how to make it, how to read what it wrote."""
 
-    def __init__(self, make: Callable[[], Tracker], read: Callable[[], contract.Seen]) -> None:
+    def __init__(self, make: Callable[[], Tracker], read: Callable[[], trackers.Recorded]) -> None:
         self.make = make
         self.read = read
 
@@ -107,26 +106,11 @@ def case(request, tmp_path, tmp_path_factory, monkeypatch):
     return request.param(tmp_path)
 
 
-def test_records_each_kind(case):
-    contract.records_each_kind(case.make(), case.read)
+@pytest.mark.parametrize("check", trackers.CHECKS, ids=lambda check: check.__name__)
+def test_contract(case, check):
+    check(case.make, case.read)
 
 
-def test_shows_what_was_flushed(case):
-    contract.shows_what_was_flushed(case.make(), case.read)
-
-
-def test_drops_what_is_beyond_the_restored_step(case):
-    contract.drops_what_lies_beyond_the_restored_step(case.make, case.read)
-
-
-def test_starts_over_at_step_zero(case):
-    contract.begins_anew_at_step_zero(case.make, case.read)
-
-
-def test_accepts_every_number(case):
-    contract.accepts_every_number(case.make(), case.read, np.float32(0.5))
-
-
-def test_writes_nothing_before_the_first_log(case, tmp_path):
-    contract.writes_nothing_unless_told(case.make(), case.read)
+def test_no_file_is_made_before_the_first_log(case, tmp_path):
+    trackers.check_records_nothing_before_the_first_log(case.make, case.read)
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.history import HistoryReader, HistoryTracker
 
 from .disks import files_of_at_most
@@ -100,7 +100,7 @@ def test_names_with_commas_survive(path):
 
 def test_a_foreign_file_is_refused_and_kept(path):
     path.write_text("epoch,loss\n1,2\n")
-    with pytest.raises(UsageError, match=r"history\.csv', is not the history of a run"):
+    with raises_problem(key="history.csv", reason="is not the history of a run"):
         started(path)
     assert path.read_text() == "epoch,loss\n1,2\n"
 
@@ -164,7 +164,7 @@ def test_broken_rows_are_skipped_with_a_warning(path, caplog):
 
 def test_a_file_that_cannot_be_read_is_named(path):
     path.mkdir()
-    with pytest.raises(UsageError, match=r"history\.csv', cannot be read: Is a directory"):
+    with raises_problem(key="history.csv", reason="cannot be read: Is a directory"):
         started(path)
 
 

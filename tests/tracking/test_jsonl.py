@@ -5,7 +5,7 @@ import os
 import pandas
 import pytest
 
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.jsonl import JsonLinesTracker
 from everstep.tracking.tracker import MultiTracker
 
@@ -91,14 +91,14 @@ def test_joined_lines_are_skipped(path, caplog):
 )
 def test_a_foreign_file_is_refused_and_kept(path, content):
     path.write_text(content)
-    with pytest.raises(UsageError, match="is not the log of a run: move it away"):
+    with raises_problem(key="metrics.jsonl", reason="is not the log of a run", remedy="move it away"):
         JsonLinesTracker(path).start(0)
     assert path.read_text() == content
 
 
 def test_a_folder_in_its_place_is_refused(path):
     path.mkdir()
-    with pytest.raises(UsageError, match="metrics.jsonl: .*cannot be read: Is a directory: move it away"):
+    with raises_problem(key="metrics.jsonl", reason="cannot be read: Is a directory", remedy="move it away"):
         JsonLinesTracker(path).start(0)
 
 

@@ -13,6 +13,8 @@ from tests.servers.terminal import Terminal
 from everstep.tracking.console import ConsoleTracker, Facts
 from everstep.tracking.live_screen import LiveScreen, pause_after
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import contextlib, logging, os, sys, time
 from everstep.tracking.console import ConsoleTracker

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
-from tests.servers.proxy import Proxy, free_port
 
 from everstep import storage
 from everstep.cli.main import main
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
+from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
+from everstep.testing.servers.proxy import Proxy, free_port
 from everstep.tracking.delivery import SendDelays
 from everstep.tracking.mlflow import MlflowNames, MlflowTracker
 from everstep.tracking.syncing import sync
@@ -29,7 +29,7 @@ from .mlflow_samples import PROGRAM, arrived, assert_nobody_waited, assert_recor
 
 QUICK = SendDelays(after_success=0.02, after_failure=0.05, longest=0.2)
 # MLflow's database code under the newest SQLAlchemy; it is not ours to change.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,7 +62,7 @@ def proxy(server):
 
 
 @pytest.fixture
-def make(tmp_path):
+def make_tracker(tmp_path):
     """Makes trackers of one run, and closes them."""
     with contextlib.ExitStack() as stack:
 
@@ -76,8 +76,10 @@ def make(tmp_path):
         yield make_one
 
 
-def test_down_at_the_start(starting, make, tmp_path, caplog):
-    tracker = make(starting.uri, params={"trainer": {"train_steps": 200}}, tags={"backend": "jax", "attempt": 1})
+def test_down_at_the_start(starting, make_tracker, tmp_path, caplog):
+    tracker = make_tracker(
+        starting.uri, params={"trainer": {"train_steps": 200}}, tags={"backend": "jax", "attempt": 1}
+    )
     tracker.start(0)
     assert_nobody_waited(train(tracker, range(1, 201)))
     starting.wait()
@@ -93,8 +95,8 @@ def test_down_at_the_start(starting, make, tmp_path, caplog):
     assert "cannot be reached" in caplog.messages[0]
 
 
-def test_paused_in_the_middle(server, make, tmp_path):
-    tracker = make(server.uri)
+def test_paused_in_the_middle(server, make_tracker, tmp_path):
+    tracker = make_tracker(server.uri)
     tracker.start(0)
     train(tracker, range(1, 101))
     until(lambda: runs_of(server.uri, tmp_path.name))
@@ -106,10 +108,10 @@ def test_paused_in_the_middle(server, make, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["refuse", "error", "lose_answers"])
-def test_gone_and_back(proxy, make, tmp_path, fault):
+def test_gone_and_back(proxy, make_tracker, tmp_path, fault):
     """With `lose_answers` the server has done what it is asked for again; also the creation of the run."""
     proxy.fault = fault
-    tracker = make(proxy.uri)
+    tracker = make_tracker(proxy.uri)
     tracker.start(0)
     seconds = train(tracker, range(1, 51))
     time.sleep(0.3)
@@ -125,8 +127,8 @@ def test_gone_and_back(proxy, make, tmp_path, fault):
     assert_recorded(proxy.uri, tmp_path.name, range(1, 301))
 
 
-def test_slow(proxy, make, tmp_path):
-    tracker = make(proxy.uri)
+def test_slow(proxy, make_tracker, tmp_path):
+    tracker = make_tracker(proxy.uri)
     tracker.start(0)
     seconds = train(tracker, range(1, 51))
     proxy.delay = 30
@@ -137,13 +139,13 @@ def test_slow(proxy, make, tmp_path):
     assert_recorded(proxy.uri, tmp_path.name, range(1, 251))
 
 
-def test_killed_and_resumed_from_an_earlier_step(server, make, tmp_path):
+def test_killed_and_resumed_from_an_earlier_step(server, make_tracker, tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path / "run"), tmp_path.name, server.uri]
     with open(tmp_path / "steps", "w") as out, subprocess.Popen(command, stdout=out) as process:
         until(lambda: arrived(server.uri, tmp_path.name) > 0.05, seconds=60)
         process.send_signal(signal.SIGKILL)
     reached = int((tmp_path / "steps").read_text().split()[-1])
-    resumed = make(server.uri)
+    resumed = make_tracker(server.uri)
     earlier = reached // 2
     resumed.start(earlier)
     train(resumed, range(earlier + 1, reached + 51), pause=0)
@@ -155,8 +157,8 @@ def test_killed_and_resumed_from_an_earlier_step(server, make, tmp_path):
 @pytest.mark.parametrize(
     ("error", "status"), [(None, "FINISHED"), (ValueError("no"), "FAILED"), (KeyboardInterrupt(), "KILLED")]
 )
-def test_how_the_run_ended(server, make, tmp_path, error, status):
-    tracker = BackgroundTracker(make(server.uri))
+def test_how_the_run_ended(server, make_tracker, tmp_path, error, status):
+    tracker = BackgroundTracker(make_tracker(server.uri))
     with contextlib.suppress(ValueError, KeyboardInterrupt), contextlib.closing(tracker):
         tracker.start(0)
         tracker.log(1, {"loss": 1.0}, "train")
@@ -167,13 +169,13 @@ def test_how_the_run_ended(server, make, tmp_path, error, status):
     assert run.info.end_time >= run.info.start_time
 
 
-def test_a_later_attempt_continues_the_run(server, make, tmp_path):
-    first = make(server.uri, params={"steps": 10, "lr": 0.1}, tags={"attempt": 1})
+def test_a_later_attempt_continues_the_run(server, make_tracker, tmp_path):
+    first = make_tracker(server.uri, params={"steps": 10, "lr": 0.1}, tags={"attempt": 1})
     first.start(0)
     train(first, range(1, 21))
     first.finish("interrupted")
     first.close()
-    second = make(server.uri, params={"steps": 20, "lr": 0.1}, tags={"attempt": 2})
+    second = make_tracker(server.uri, params={"steps": 20, "lr": 0.1}, tags={"attempt": 2})
     second.start(10)
     train(second, range(11, 31))
     until(lambda: runs_of(server.uri, tmp_path.name)[0].info.status == "RUNNING")
@@ -185,8 +187,8 @@ def test_a_later_attempt_continues_the_run(server, make, tmp_path):
     assert run.info.status == "FINISHED"
 
 
-def test_going_back_within_an_attempt_goes_on_with_the_run(server, make, tmp_path):
-    tracker = make(server.uri, params={"steps": 30}, tags={"attempt": 1})
+def test_going_back_within_an_attempt_goes_on_with_the_run(server, make_tracker, tmp_path):
+    tracker = make_tracker(server.uri, params={"steps": 30}, tags={"attempt": 1})
     tracker.start(0)
     train(tracker, range(1, 21))
     began = time.monotonic()
@@ -200,8 +202,8 @@ def test_going_back_within_an_attempt_goes_on_with_the_run(server, make, tmp_pat
     assert [kind for kind in kinds if kind != "metrics"] == ["target", "params", "tags", "running", "finished"]
 
 
-def test_every_number_arrives(server, make, tmp_path):
-    tracker = make(server.uri)
+def test_every_number_arrives(server, make_tracker, tmp_path):
+    tracker = make_tracker(server.uri)
     tracker.start(0)
     tracker.log(1, {"nan": math.nan, "inf": math.inf, "minus": -math.inf}, "train")
     tracker.close()
@@ -211,12 +213,14 @@ def test_every_number_arrives(server, make, tmp_path):
     assert (run.data.metrics["inf"], run.data.metrics["minus"]) == (sys.float_info.max, -sys.float_info.max)
 
 
-def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(server, make, tmp_path, caplog):
+def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(server, make_tracker, tmp_path, caplog):
     client = client_of(server.uri)
     experiment = client.create_experiment(tmp_path.name)
     run = client.create_run(experiment, tags={"everstep.run_id": tmp_path.name})
     client.log_param(run.info.run_id, "key7", "somebody else's")
-    tracker = make(server.uri, params={f"key{number}": number for number in range(250)}, artifacts=["missing.yaml"])
+    tracker = make_tracker(
+        server.uri, params={f"key{number}": number for number in range(250)}, artifacts=["missing.yaml"]
+    )
     tracker.start(0)
     train(tracker, range(1, 21))
     tracker.close()
@@ -228,10 +232,10 @@ def test_what_the_server_refuses_for_good_does_not_hold_up_the_rest(server, make
     assert len(caplog.records) == 1
 
 
-def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make, tmp_path, capsys, monkeypatch):
+def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make_tracker, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # nothing hangs here, and the machine may be slow
     proxy.fault = "refuse"
-    tracker = make(proxy.uri)
+    tracker = make_tracker(proxy.uri)
     tracker.start(0)
     tracker.log(11, {"early": 1.0}, "train")
     train(tracker, range(1, 11))
@@ -247,10 +251,10 @@ def test_what_is_refused_does_not_count_as_sent_and_is_told(proxy, make, tmp_pat
     assert_recorded(proxy.uri, tmp_path.name, range(1, 11))
 
 
-def test_files_are_kept_with_the_run(server, make, tmp_path):
+def test_files_are_kept_with_the_run(server, make_tracker, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("trainer: {}\n")
-    tracker = make(server.uri, artifacts=["config.yaml"])
+    tracker = make_tracker(server.uri, artifacts=["config.yaml"])
     tracker.start(0)
     tracker.close()
     (run,) = runs_of(server.uri, tmp_path.name)
@@ -258,37 +262,37 @@ def test_files_are_kept_with_the_run(server, make, tmp_path):
     assert (file.path, file.file_size) == ("config.yaml", 12)
 
 
-def test_a_second_run_left_by_a_request_given_up_is_removed(server, make, tmp_path):
+def test_a_second_run_left_by_a_request_given_up_is_removed(server, make_tracker, tmp_path):
     client = client_of(server.uri)
     experiment = client.create_experiment(tmp_path.name)
     for time_ in (2, 1):
         client.create_run(experiment, start_time=time_, tags={"everstep.run_id": tmp_path.name})
-    tracker = make(server.uri)
+    tracker = make_tracker(server.uri)
     tracker.start(0)
     train(tracker, range(1, 11))
     tracker.close()
     assert assert_recorded(server.uri, tmp_path.name, range(1, 11)).info.start_time == 1
 
 
-def test_a_run_that_the_server_does_not_know_gets_everything_again(server, make, tmp_path):
-    first = make(server.uri, params={"steps": 20})
+def test_a_run_that_the_server_does_not_know_gets_everything_again(server, make_tracker, tmp_path):
+    first = make_tracker(server.uri, params={"steps": 20})
     first.start(0)
     train(first, range(1, 21))
     first.close()
     (run,) = runs_of(server.uri, tmp_path.name)
     state = tmp_path / "run" / "spool" / "mlflow.sent.json"
     state.write_text(state.read_text().replace(run.info.run_id, "0" * 32))
-    second = make(server.uri)
+    second = make_tracker(server.uri)
     second.start(20)
     train(second, range(21, 31))
     second.close()
     assert_recorded(server.uri, tmp_path.name, range(1, 31))
 
 
-def test_what_is_left_is_told_and_sent_later(proxy, make, tmp_path, caplog, monkeypatch):
+def test_what_is_left_is_told_and_sent_later(proxy, make_tracker, tmp_path, caplog, monkeypatch):
     proxy.fault = "refuse"
     for attempt, steps in ((1, range(1, 61)), (2, range(41, 101))):
-        tracker = make(proxy.uri, tags={"attempt": attempt})
+        tracker = make_tracker(proxy.uri, tags={"attempt": attempt})
         tracker.start(steps[0])
         train(tracker, steps)
         tracker.close()
@@ -307,19 +311,19 @@ def test_what_is_left_is_told_and_sent_later(proxy, make, tmp_path, caplog, monk
     assert sync(tmp_path / "run").sent == 0
 
 
-def test_sync_leaves_a_run_alone_that_is_training(server, make, tmp_path):
-    tracker = make(server.uri)
+def test_sync_leaves_a_run_alone_that_is_training(server, make_tracker, tmp_path):
+    tracker = make_tracker(server.uri)
     tracker.start(0)
     train(tracker, range(1, 11))
     until(lambda: runs_of(server.uri, tmp_path.name))
-    with pytest.raises(UsageError, match="is in use"):
+    with raises_problem(key="DIR", reason="is in use"):
         sync(tmp_path / "run")
 
 
-def test_credentials_are_nowhere(proxy, make, tmp_path, caplog):
+def test_credentials_are_nowhere(proxy, make_tracker, tmp_path, caplog):
     uri = proxy.uri.replace("http://", "http://alice:s3cr3t@")
     proxy.fault = "error"
-    tracker = make(uri)
+    tracker = make_tracker(uri)
     tracker.start(0)
     train(tracker, range(1, 11))
     until(lambda: "cannot be reached" in caplog.text)
@@ -348,11 +352,11 @@ def test_the_process_ends_while_a_request_hangs(server, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_without_a_server(starting, make, tmp_path, monkeypatch):
+def test_a_database_without_a_server(starting, make_tracker, tmp_path, monkeypatch):
     """The default: `mlflow.db` beside the run directory; here it is a copy, because creating one takes seconds."""
     starting.copy_database(tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path / "..")
-    tracker = make(None, artifacts=["config.yaml"])
+    tracker = make_tracker(None, artifacts=["config.yaml"])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("trainer: {}\n")
     tracker.start(0)
@@ -365,8 +369,8 @@ def test_a_database_without_a_server(starting, make, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_database_is_created_where_there_is_none(make, tmp_path):
-    tracker = make(None)
+def test_a_database_is_created_where_there_is_none(make_tracker, tmp_path):
+    tracker = make_tracker(None)
     tracker.start(0)
     assert_nobody_waited(train(tracker, range(1, 1001), pause=0.003))
     tracker.close()
@@ -374,10 +378,10 @@ def test_a_database_is_created_where_there_is_none(make, tmp_path):
 
 
 @pytest.mark.full
-def test_stopped_and_started_again(make, tmp_path):
+def test_stopped_and_started_again(make_tracker, tmp_path):
     with memory_folder() as folder, MlflowServer(folder).running() as server:
         server.wait()
-        tracker = make(server.uri)
+        tracker = make_tracker(server.uri)
         tracker.start(0)
         seconds = train(tracker, range(1, 101))
         until(lambda: runs_of(server.uri, tmp_path.name))
@@ -391,8 +395,8 @@ def test_stopped_and_started_again(make, tmp_path):
         assert_recorded(server.uri, tmp_path.name, range(1, 601))
 
 
-def test_port_that_nobody_listens_on_costs_nothing(make):
-    tracker = make(f"http://127.0.0.1:{free_port()}")
+def test_port_that_nobody_listens_on_costs_nothing(make_tracker):
+    tracker = make_tracker(f"http://127.0.0.1:{free_port()}")
     tracker.start(0)
     assert_nobody_waited(train(tracker, range(1, 101), pause=0))
     began = time.monotonic()

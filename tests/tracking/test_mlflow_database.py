@@ -15,6 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from everstep.tracking.mlflow import create_database
 
+pytestmark = pytest.mark.slow
+
 MAKE = """
 import sys
 from pathlib import Path

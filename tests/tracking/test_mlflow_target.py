@@ -4,9 +4,11 @@ import textwrap
 
 import pytest
 
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.mlflow import MlflowNames, MlflowTarget, MlflowTracker, without_credentials
 from everstep.tracking.syncing import sync
+
+pytestmark = pytest.mark.slow
 
 
 def test_credentials_in_addresses():
@@ -39,7 +41,7 @@ def test_a_run_is_sent_where_it_belongs(monkeypatch, variable, used):
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./x"])
 def test_mlflow_keeps_no_runs_in_plain_folders(tmp_path, uri):
-    with pytest.raises(UsageError, match="sqlite:///mlflow.db"):
+    with raises_problem(key="trainer.tracking.mlflow_uri", remedy="sqlite:///mlflow.db"):
         MlflowTracker(tmp_path, "id", MlflowNames("experiment"), uri)
 
 
@@ -61,5 +63,5 @@ def test_a_missing_package_is_named(tmp_path):
 
 
 def test_sync_needs_a_tracked_run(tmp_path):
-    with pytest.raises(UsageError, match="was not tracked with MLflow"):
+    with raises_problem(key="DIR", reason="was not tracked with MLflow"):
         sync(tmp_path)

@@ -3,6 +3,7 @@ import logging
 import pytest
 
 from everstep.errors import NOTHING, UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.plugins import GuardedTracker, TrackedRun, make_trackers
 from everstep.tracking.tracker import MemoryTracker, MultiTracker
 
@@ -56,7 +57,11 @@ def test_an_error_of_the_tracker_has_the_key_of_its_setting(run):
 
 
 def test_no_code_comes_from_the_configuration(run):
-    with pytest.raises(UsageError, match="no tracker of that name is installed"):
+    with raises_problem(
+        key="trainer.tracking.others.my_trackers:FolderTracker",
+        received="my_trackers:FolderTracker",
+        reason="no tracker of that name is installed",
+    ):
         make_trackers({"my_trackers:FolderTracker": {}}, run)
 
 
@@ -97,5 +102,5 @@ def test_a_usage_error_at_the_start_stops_the_run():
         def start(self, step):
             raise UsageError("no such channel")
 
-    with pytest.raises(UsageError, match="no such channel"):
+    with raises_problem(reason="no such channel"):
         MultiTracker([GuardedTracker("refusing", Refusing())]).start(0)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from everstep.tracking.delivery import DeliveryProgress
 from everstep.tracking.spool import Spool, point_count
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def spool(tmp_path):

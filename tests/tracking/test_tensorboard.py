@@ -8,6 +8,8 @@ from everstep.tracking.tensorboard import TensorBoardTracker
 
 from .disks import files_of_at_most
 
+pytestmark = pytest.mark.slow
+
 
 def scalars(directory, tag="loss"):
     return [(event.step, event.value) for event in EventAccumulator(str(directory)).Reload().Scalars(tag)]

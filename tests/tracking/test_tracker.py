@@ -4,6 +4,7 @@ import os
 import pytest
 
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker, MultiTracker, NoopTracker, Point
 
 
@@ -98,5 +99,5 @@ def test_a_usage_error_is_raised_at_the_start():
         def start(self, step):
             raise UsageError("not mine")
 
-    with pytest.raises(UsageError, match="not mine"):
+    with raises_problem(reason="not mine"):
         MultiTracker([Refusing()]).start(0)

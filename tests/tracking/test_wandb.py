@@ -16,12 +16,15 @@ from tests.servers.wandb_server import KEY, WandbServer
 from everstep import storage
 from everstep.cli.main import main
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.syncing import sync_wandb
 from everstep.tracking.tracker import MultiTracker
 from everstep.tracking.wandb import WandbTarget, make_target
 
-from .wandb_samples import PROGRAM, folders, make, records, rows
+from .wandb_samples import PROGRAM, folders, make_tracker, records, rows
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +77,9 @@ def processes(run):
 
 def test_two_attempts_are_one_run_in_one_file(run, capfd):
     """Everything at once, because W&B's processes take a second or two to start."""
-    first = make(run, params={"trainer": {"train_steps": 10, "rates": [0.1, math.inf]}}, tags={"backend": "jax"})
+    first = make_tracker(
+        run, params={"trainer": {"train_steps": 10, "rates": [0.1, math.inf]}}, tags={"backend": "jax"}
+    )
     before = set(sys.modules)
     first.start(0)
     first.log(10, {"loss": 0.5, "nan": math.nan, "inf": -math.inf}, "train")
@@ -83,7 +88,7 @@ def test_two_attempts_are_one_run_in_one_file(run, capfd):
     first.finish("interrupted")
     first.close()
     assert len(rows(run)) == 3
-    second = MultiTracker([SampleFiles(run), make(run, params={"trainer": {"train_steps": 30}})])
+    second = MultiTracker([SampleFiles(run), make_tracker(run, params={"trainer": {"train_steps": 30}})])
     second.start(10)
     second.log(20, {"loss": 0.4}, "train")  # computed again
     second.log_images(20, "seen", [np.zeros((8, 8), np.uint8)], ["truth 1"])
@@ -120,7 +125,7 @@ def sync_is_done(run):
 
 
 def test_without_an_account_files_are_kept_and_sent_later(run, monkeypatch, caplog, capsys):
-    tracker = make(run, "online")
+    tracker = make_tracker(run, "online")
     tracker.start(0)
     tracker.log(1, {"loss": 0.5}, "train")
     until(lambda: caplog.messages)
@@ -153,7 +158,7 @@ def test_each_row_arrives_once_whatever_is_killed(run, server):
         until(lambda: "someone" in server.runs)
         process.send_signal(signal.SIGKILL)
     until(lambda: not processes(run))  # its processes notice, and end by themselves
-    resumed = make(run, "online", tags={"backend": "jax"})
+    resumed = make_tracker(run, "online", tags={"backend": "jax"})
     resumed.start(100)
     for step in range(101, 301):
         resumed.log(step, {"loss": 1 / step}, "train")
@@ -168,7 +173,7 @@ def test_each_row_arrives_once_whatever_is_killed(run, server):
 @pytest.mark.full
 def test_a_server_that_is_down_does_not_delay_training(run, server, caplog):
     server.down = True
-    tracker = make(run, "online", close_seconds=2)
+    tracker = make_tracker(run, "online", close_seconds=2)
     tracker.start(0)
     begin = time.monotonic()
     for step in range(1, 201):
@@ -188,7 +193,7 @@ def test_a_server_that_is_down_does_not_delay_training(run, server, caplog):
 
 @pytest.mark.full
 def test_a_server_that_is_down_in_between(run, server):
-    tracker = make(run, "online")
+    tracker = make_tracker(run, "online")
     tracker.start(0)
     tracker.log(1, {"loss": 1.0}, "train")
     until(lambda: "someone" in server.runs)
@@ -204,7 +209,7 @@ def test_a_server_that_is_down_in_between(run, server):
 
 @pytest.mark.full
 def test_a_process_that_dies_is_restarted(run, caplog):
-    tracker = make(run)
+    tracker = make_tracker(run)
     tracker.start(0)
     tracker.log(1, {"loss": 1.0}, "train")
     until(lambda: folders(run))
@@ -242,5 +247,5 @@ def test_sync_of_a_run_that_was_not_tracked(run, capsys):
     storage.write_json(run / "run.json", {"id": "someone"})
     assert main(["runs", "sync", str(run)]) == 2
     assert "was not tracked on a server" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="was not tracked with W&B"):
+    with raises_problem(key="DIR", reason="was not tracked with W&B"):
         sync_wandb(run)

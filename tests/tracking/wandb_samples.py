@@ -12,9 +12,9 @@ QUICK = SendDelays(after_success=0.02, after_failure=0.05, longest=0.2)
 
 PROGRAM = """
     import sys, time
-    from wandb_samples import make
+    from wandb_samples import make_tracker
 
-    tracker = make(sys.argv[1], sys.argv[2])
+    tracker = make_tracker(sys.argv[1], sys.argv[2])
     tracker.start(0)
     for step in range(1, 201):
         tracker.log(step, {"loss": 1 / step}, "train")
@@ -23,7 +23,7 @@ PROGRAM = """
 """
 
 
-def make(directory, mode="offline", **options):
+def make_tracker(directory, mode="offline", **options):
     """Returns a tracker of the run `someone` in a directory."""
     target = make_target("someone", "mnist/local", Path(directory).name, "", "", mode)
     return WandbTracker(directory, target, **{"delays": QUICK, "close_seconds": 20, **options})

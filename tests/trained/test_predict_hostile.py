@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src"
 CHEAP = ("keras_lambda", "keras_saved_model_layer", "keras_vocabulary_of_a_file", "keras_name_that_climbs")

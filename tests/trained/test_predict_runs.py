@@ -10,11 +10,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from tests.servers.mlflow_server import MlflowServer, client_of
 
 from everstep.cli.main import main
 from everstep.flow import run_flow
 from everstep.recipes.mnist_data import load_mnist
+from everstep.testing.servers.mlflow_server import MlflowServer, client_of
 
 pytestmark = [
     pytest.mark.backend,

@@ -7,10 +7,11 @@
 
 `export_model` writes every format that the backend has. `ExportModule` and `export` write SavedModels with
 preprocessing, several signatures and numbered versions; `CheckpointExports` keeps one for every checkpoint of a run.
-There is one file per format. Each export is written under a temporary name, loaded back and compared with the live
-model before it gets its own: an exported file that exists is one that works.
+There is one file per format; `register_format` adds one of your own. Each export is written under a temporary name,
+loaded back and compared with the live model before it gets its own: an exported file that exists is one that works.
 
 model_export.py        a model, in every format that the backend has
+formats.py             the formats by name; those of other packages
 keras_file.py          `model.keras`
 saved_model.py         `saved_model/`
 torch_program.py       `model.pt2`
@@ -31,10 +32,14 @@ from everstep.doors import lazy_names
 if TYPE_CHECKING:
     from everstep.export import saved_model
     from everstep.export.checkpoint_exports import CheckpointExports
+    from everstep.export.formats import (
+        SAVED_MODEL,
+        ExportFormat,
+        file_of,
+        register_format,
+    )
     from everstep.export.keras_file import export_keras
     from everstep.export.model_export import (
-        FORMATS,
-        SAVED_MODEL,
         chosen_formats,
         evaluated_weights,
         export_all,

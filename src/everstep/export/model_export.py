@@ -26,6 +26,7 @@ from everstep.errors import TrainingError, UsageError, cause_in_keras, kind_of, 
 from everstep.export import hub_preset
 from everstep.export.comparison import unchanged
 from everstep.export.dequantized import without_quantization
+from everstep.export.formats import FORMATS, SAVED_MODEL, file_of, registered_formats
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 from everstep.export.torch_program import export_torch_program
@@ -34,19 +35,6 @@ from everstep.task.initial import load
 from everstep.task.optim import find_average
 
 logger = logging.getLogger(__name__)
-
-SAVED_MODEL = "saved_model"
-"""The name of a SavedModel in a run's `export/`."""
-
-FORMATS = {
-    "keras": "model.keras",
-    "saved_model": SAVED_MODEL,
-    "torch": "model.pt2",
-    "preset": hub_preset.PRESET,
-    "adapter": hub_preset.ADAPTER,
-    "transformers": hub_preset.TRANSFORMERS,
-}
-"""The formats by name, each with its file or folder in an export."""
 
 _WITHOUT_ADAPTERS = ("model.keras", hub_preset.PRESET, hub_preset.TRANSFORMERS)
 """The formats into which Keras merges adapters; a quantized model is written in floating point."""
@@ -139,7 +127,7 @@ def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> lis
     """Returns the formats that are asked for, each once, after checking that the model can have them here.
 
     Args:
-      formats: A name of `FORMATS`, or several.
+      formats: The name of a format, or several: of `FORMATS`, or of those that were registered.
       model: The model to export.
       key: What the user calls the argument.
 
@@ -155,8 +143,9 @@ def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> lis
         )
     given = list(listed)
     for name in given:
-        if not isinstance(name, str) or name not in FORMATS:
-            hint = nearest(str(name), FORMATS)
+        known = {**FORMATS, **registered_formats()}
+        if not isinstance(name, str) or name not in known:
+            hint = nearest(str(name), known)
             raise UsageError("is not a format of exported models", key=key, received=name, remedy=hint)
         if reason := _why_not(name, model):
             raise UsageError(reason, key=key, received=name)
@@ -166,6 +155,8 @@ def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> lis
 def _why_not(name: str, model: keras.Model) -> str:
     """Returns why a model cannot have a format on this machine; empty if it can."""
     backend = keras.backend.backend()
+    if name not in FORMATS:
+        return registered_formats()[name].why_not(model)
     if name == "saved_model" and backend == "torch":
         return "is written on TensorFlow and JAX; on PyTorch the format for serving is 'torch'"
     if name == "torch" and backend != "torch":
@@ -192,10 +183,10 @@ def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequen
       model: The model, built.
       directory: The folder to write to; it is created.
       sample: A batch of model inputs, as `sample_inputs` returns it.
-      formats: Names of `FORMATS`; None for every format that this backend has. `transformers` is converted from the
-        preset, which is then written as well.
+      formats: Names of formats; None for every format that ships and that this backend has. `transformers` is
+        converted from the preset, which is then written as well.
     """
-    names = None if formats is None else {FORMATS[name] for name in formats}
+    names = None if formats is None else {file_of(name) for name in formats}
     if names is not None and hub_preset.TRANSFORMERS in names:
         names.add(hub_preset.PRESET)
     if type(model).call is keras.Model.call:
@@ -210,7 +201,7 @@ def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequen
     states = [state for layer in stateful for state in keras.tree.flatten(getattr(layer, "states", None) or [])]
     with unchanged(states):  # the comparison calls the model
         merged: Any = None
-        for name, write in _formats(model, directory):
+        for name, write in _formats(model, directory, formats or ()):
             if names is not None and name not in names:
                 continue
             try:
@@ -228,10 +219,15 @@ def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequen
     return written
 
 
-def _formats(model: keras.Model, directory: Path) -> Iterator[tuple[str, Callable[[Any, Path, Any], None]]]:
-    """Yields the file name and the writer of each format that a model may have."""
+def _formats(
+    model: keras.Model, directory: Path, asked: Sequence[str]
+) -> Iterator[tuple[str, Callable[[Any, Path, Any], None]]]:
+    """Yields the file name and the writer of each format that a model may have; of other packages, those asked for."""
     yield "model.keras", export_keras
     yield serving_format()
+    for name in asked:
+        if name not in FORMATS:
+            yield registered_formats()[name].file, registered_formats()[name].export
     if not is_hub_task(model):
         return
     yield hub_preset.PRESET, hub_preset.export_preset

@@ -10,7 +10,7 @@ import keras
 from everstep import storage
 from everstep.engine import is_hub_task
 from everstep.errors import TrainingError, UsageError, kind_of, renamed_keys
-from everstep.export import FORMATS, chosen_formats, export_all, load_checkpoint, sample_inputs
+from everstep.export import chosen_formats, export_all, file_of, load_checkpoint, sample_inputs
 from everstep.run import Chosen, as_checkpoint, choose
 from everstep.trained.finding import Found, find, local_run
 from everstep.trained.models import load_keras
@@ -92,7 +92,7 @@ def _write(model: keras.Model, directory: Path, sample: Any, formats: str | Sequ
     chosen = chosen_formats(formats, model, "--format")
     written = export_all(model, directory, sample, chosen)
     names = {path.name for path in written}
-    if failed := [name for name in chosen if FORMATS[name] not in names]:
+    if failed := [name for name in chosen if file_of(name) not in names]:
         raise TrainingError(
             "the model cannot be written in this format; the warning above says why",
             key="--format",

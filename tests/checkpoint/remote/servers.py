@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers.proxy import Proxy, free_port
+from everstep.testing.servers.proxy import Proxy, free_port
 
 BUCKET = "everstep-test"
 _START_SECONDS = 300.0

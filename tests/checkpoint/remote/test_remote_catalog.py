@@ -9,6 +9,8 @@ from everstep.catalog import Catalog
 from everstep.checkpoint.remote.store import Store
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _cache(monkeypatch, tmp_path):

@@ -12,6 +12,8 @@ from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import choose
 from everstep.trained.finding import local_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.stores("memory")
 def test_only_the_requested_steps_are_fetched(place, tmp_path, monkeypatch, capsys):

@@ -10,6 +10,8 @@ from everstep.checkpoint.remote.store import Store
 from everstep.data.files import find_files
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _cache(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import INCOMING, Store
 from everstep.errors import UsageError
 
-pytestmark = pytest.mark.stores("file")
+pytestmark = [pytest.mark.slow, pytest.mark.stores("file")]
 
 LONG = 300  # an interval that no test waits for
 ALIVE = 1.0  # an interval at which also a busy machine renews in time

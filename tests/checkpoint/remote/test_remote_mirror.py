@@ -14,6 +14,8 @@ from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def url(place):

@@ -9,6 +9,8 @@ from tests.checkpoint.remote.machines import remote_steps, save
 
 from everstep.checkpoint.remote import working_copy
 
+pytestmark = pytest.mark.slow
+
 STEP_SECONDS, LIMIT_SECONDS = 0.005, 0.050
 
 

@@ -13,6 +13,8 @@ from everstep.checkpoint.remote.mirror import Uploader
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError, UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, tmp_path):

@@ -13,6 +13,8 @@ from tests.children import forked
 
 from everstep.checkpoint.remote import local_view
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from everstep.checkpoint.remote.store import Absent, Altered, Store, StoreError, fingerprint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def blob(tmp_path):

@@ -12,6 +12,8 @@ from everstep.data import make_stream
 from everstep.data.images import ImageDataConfig, ImageSource
 from everstep.testing import streams
 
+pytestmark = pytest.mark.slow
+
 CHANGES = {"crop": 0.5, "flip": "horizontal", "colour": 0.2, "operations": 1}
 
 

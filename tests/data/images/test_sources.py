@@ -16,6 +16,8 @@ from everstep.data.images.sources import is_left_out
 from everstep.data.source import makes_batches
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ["cat", "dog", "emu"]
 
 

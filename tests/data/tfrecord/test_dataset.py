@@ -16,6 +16,8 @@ from everstep.data.formats.tfrecord import frames
 from everstep.data.tfrecord import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds, inspect, write_arrays
 from everstep.errors import NOTHING, UsageError
 
+pytestmark = pytest.mark.slow
+
 tf = pytest.importorskip("tensorflow")
 
 CLASSES = np.array(["cat", "dog", "owl"])

@@ -21,7 +21,7 @@ import everstep as es
 from everstep.errors import TrainingError, UsageError
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule
 
-pytestmark = pytest.mark.usefixtures("no_export")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_export")]
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)

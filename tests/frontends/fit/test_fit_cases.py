@@ -8,7 +8,7 @@ from tools.fit_cases import pages, results
 from tools.fit_cases.cases import CASES
 from tools.fit_cases.compare import compare
 
-pytestmark = pytest.mark.usefixtures("no_export")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_export")]
 
 BACKEND = keras.backend.backend()
 

@@ -311,16 +311,6 @@ def test_finished_run_again_does_nothing(kept, no_export):
     assert record(model_dir)["digest"] == digest
 
 
-def test_resumes_to_the_same_bits(kept, tmp_path, no_export):
-    model_dir, model, history = kept
-    our_fit(made(), epochs=1, model_dir=tmp_path / "run")
-    resumed, whole = our_fit(made(), epochs=3, model_dir=tmp_path / "run")
-    assert whole.epoch == [0, 1, 2]
-    assert whole.history == history.history
-    assert same(resumed, model)
-    assert record(tmp_path / "run")["digest"] == record(model_dir)["digest"]
-
-
 @pytest.mark.full
 def test_stopped_run_again_does_nothing(tmp_path, no_export):
     stop = {"monitor": "loss", "patience": 0, "min_delta": 10, "restore_best_weights": True}
@@ -361,7 +351,6 @@ def test_order_of_samples_follows_the_seed():
 def test_bad_requests():
     plain = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     for message, call in {
-        "epochs: received -1": lambda: es.fit(made(), (X, Y), epochs=-1),
         "is not compiled": lambda: es.fit(plain, (X, Y)),
         "steps_per_epoch: received 0": lambda: es.fit(made(), (X, Y), steps_per_epoch=0),
         "the labels": lambda: es.fit(made(), (X, Y + 3), verbose=False),

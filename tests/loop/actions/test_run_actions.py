@@ -13,6 +13,8 @@ from everstep.errors import TrainingError, UsageError
 from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.full
 def test_best_weights_may_be_turned_on_and_off_on_resume(tmp_path):

@@ -13,6 +13,8 @@ from everstep.actions import ConditionalAction, ExportFileManager, JSONPersisted
 from everstep.errors import UsageError
 from everstep.loop.actions.metrics import scalars
 
+pytestmark = pytest.mark.slow
+
 
 def test_test_does_not_remember_and_commit_does():
     best = NewBestMetric("accuracy")

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.projects.catalog.catalog_project import Project
 
+pytestmark = pytest.mark.slow
+
 few = settings(max_examples=25, deadline=None)
 
 KINDS = st.one_of(

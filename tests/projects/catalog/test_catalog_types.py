@@ -12,6 +12,8 @@ from PIL import Image
 
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 OWN = """\
     from everstep.catalog import DataType
 

@@ -11,6 +11,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.projects.catalog import places
 
+pytestmark = pytest.mark.slow
+
 VERSIONED = "log: {type: text, filepath: data/log.txt, versioned: true}\n"
 
 

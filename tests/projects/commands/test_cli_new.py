@@ -9,6 +9,8 @@ import tomllib
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MARK = re.compile(r"\{\{\w+\}\}|PACKAGE|\.tmpl\b")
 
 

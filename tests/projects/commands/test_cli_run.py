@@ -18,6 +18,8 @@ from tests.children import forked
 
 from everstep.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 EVERSTEP = str(Path(sys.executable).with_name("everstep"))
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 

@@ -8,11 +8,13 @@ import sys
 import urllib.request
 
 import pytest
-from tests.servers.proxy import free_port
 
 from everstep.projects.commands import ui
 from everstep.projects.project_tracking import tracking_uri
+from everstep.testing.servers.proxy import free_port
 from everstep.tracking.mlflow import create_database, default_uri
+
+pytestmark = pytest.mark.slow
 
 
 def project(folder):

@@ -8,7 +8,7 @@ from components_project import DATASET, EVALUATION, MODELS, PREPROCESSING, write
 from everstep.projects.components.checks.all_checks import CHECKS
 from everstep.projects.components.checks.runner import Subject, run_checks
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 AUGMENTATION = """
     from everstep.components import AugmentorBase

@@ -17,7 +17,7 @@ from everstep.projects.components.data_splits import create_split, padded
 from everstep.projects.components.exported_model import ExportedModel
 from everstep.projects.components.losses import with_axes
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 MASKS = """

@@ -12,7 +12,7 @@ from everstep.components import Orchestrator
 from everstep.errors import UsageError
 from everstep.projects.components.orchestrator import _locked
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 class Fault(NamedTuple):

@@ -8,7 +8,10 @@ from small_project import run, write
 from everstep.components import Orchestrator
 from everstep.errors import TrainingError, UsageError
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*received `from_logits=True`")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*received `from_logits=True`"),
+]
 
 
 def warnings(caplog):

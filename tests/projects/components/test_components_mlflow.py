@@ -4,14 +4,14 @@ import subprocess
 
 import pytest
 from components_project import EVALUATION, write_run, write_source
-from tests.servers.mlflow_server import MlflowServer, memory_folder, points_of, runs_of
-from tests.servers.proxy import Proxy
 
 from everstep.components import Orchestrator
+from everstep.testing.servers.mlflow_server import MlflowServer, memory_folder, points_of, runs_of
+from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.syncing import sync
 
 # MLflow's database code under the newest SQLAlchemy, and Keras under the newest NumPy; neither is ours to change.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 EPOCH = {"loss", "val_loss", "sparse_categorical_accuracy", "val_sparse_categorical_accuracy"}
 OWN = ("_model.evaluate_loss", "_model.evaluate_sparse_categorical_accuracy", "sparse categorical ce")

@@ -18,7 +18,7 @@ from everstep.projects.components.keras_trainer import compiled_model
 from everstep.projects.components.model_metrics import R2, CompiledMetrics, MeanScore
 from everstep.projects.components.run_folder import open_run
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ import re
 import pytest
 import yaml
 from pages_project import DESCRIBED, HOSTILE, write_project, write_run
-from tests.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
-from tests.servers.proxy import Proxy
 
 from everstep import storage
 from everstep.components import Orchestrator
@@ -20,9 +18,11 @@ from everstep.projects.components.evaluation import write_pages
 from everstep.projects.components.orchestrator import create_tracking
 from everstep.projects.components.run_folder import RunFolder
 from everstep.projects.project_tracking import Tracking
+from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
+from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.mlflow import spool_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 pytest_plugins = ("tests.report.conftest",)
 
 

@@ -10,6 +10,8 @@ import pytest
 import everstep
 from everstep.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def demo(tmp_path, monkeypatch):

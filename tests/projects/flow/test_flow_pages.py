@@ -12,13 +12,13 @@ import urllib.request
 
 import mlflow
 import pytest
-from tests.servers.mlflow_server import MlflowServer
-from tests.servers.proxy import free_port
 
 from everstep.cli.main import main
 from everstep.flow import run_flow
+from everstep.testing.servers.mlflow_server import MlflowServer
+from everstep.testing.servers.proxy import free_port
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def opened(url, data=None):

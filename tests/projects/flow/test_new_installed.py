@@ -8,7 +8,7 @@ import keras
 import pytest
 from installed import SOURCE, TREE, Environment, build_isolation
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.backend

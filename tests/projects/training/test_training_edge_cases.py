@@ -12,6 +12,8 @@ from everstep.data.tfrecord import TfExampleBuilder, inspect, write_arrays, writ
 from everstep.data.tfrecord.dataset import _content, _identity, get_train_ds
 from everstep.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step with a GradientTape")
 
 

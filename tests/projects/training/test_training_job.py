@@ -339,14 +339,6 @@ def test_the_step_in_which_the_loss_was_not_finite_is_named(tmp_path):
             training.run_train(ArrayStream((x, Y), 8, shuffle=False, seed=0, repeat=True), None, 2)
 
 
-def test_fewer_epochs_than_are_trained_are_refused(tmp_path, capsys):
-    made(tmp_path / "job").run_train((X, Y), None, 3)
-    with pytest.raises(UsageError, match="epochs: received 2, but 3 are trained already: ask for 3 or more, or start"):
-        made(tmp_path / "job").run_train((X, Y), None, 2)
-    made(tmp_path / "job", verbose=True).run_train((X, Y), None, 3)
-    assert "resumed at step 6, attempt 2\n" in capsys.readouterr().err
-
-
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +459,6 @@ def test_bad_calls(tmp_path):
     """Each in one line, and nothing is left behind."""
     training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
     calls = {
-        "epochs: received 0": lambda: training.run_train((X, Y), (X, Y), 0),
         "epochs: received 1.5": lambda: training.run_train((X, Y), (X, Y), 1.5),
         "epochs: received '3'": lambda: training.run_train((X, Y), (X, Y), "3"),
         "steps_per_epoch: received '3'": lambda: training.run_train((X, Y), None, 1, steps_per_epoch="3"),

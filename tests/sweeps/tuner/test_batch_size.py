@@ -23,6 +23,8 @@ from everstep.sweeps.tuner.batch_size import (
     try_in_subprocess,
 )
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 2**20
 
 

@@ -15,6 +15,8 @@ from everstep.sweeps.tuner.trials import range_test
 from everstep.testing.tasks import Regression
 from loop.samples import TinyTask, tiny_params
 
+pytestmark = pytest.mark.slow
+
 
 def curve(loss_at, steps=100, first=1e-7, last=10.0):
     test = RangeTest()

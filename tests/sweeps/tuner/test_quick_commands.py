@@ -14,6 +14,8 @@ import pytest
 
 from everstep.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

@@ -17,6 +17,7 @@ from everstep.task.multitask.config import ProportionalConfig
 from everstep.task.multitask.streams import TaskSampler
 from everstep.task.multitask.task import MultiTask
 from everstep.task.task import Task
+from everstep.testing.problems import raises_problem
 
 from .samples import Part, PartConfig, heads, pair_config, params_of, state_digest, trainer_of
 
@@ -59,7 +60,9 @@ def test_the_same_bits_in_long_calls_single_steps_and_after_a_resume(mode):
 def test_combined_batches_cannot_live_on_the_device():
     config = pair_config(batches=(8, 4))
     config.task_routines[1].task_config.override({"train_data": {"cache": "device"}})
-    with pytest.raises(UsageError, match="combined on the host") as error:
+    with raises_problem(
+        key="task.task_routines[1].task_config.train_data.cache", received="device", reason="combined on the host"
+    ) as error:
         trainer_of(config, evaluate=False)
     assert error.value.key == "task.task_routines[1].task_config.train_data.cache"
 
@@ -275,7 +278,7 @@ def test_tasks_must_be_those_of_the_routines():
 def test_a_missing_output():
     config = pair_config()
     config.override({"task_routines[1]": {"task_name": "three"}})
-    with pytest.raises(UsageError, match="but none for the tasks 'three'"):
+    with raises_problem(key="task_routines", reason="but none for the tasks 'three'"):
         trainer_of(config, Plain)
 
 
@@ -287,12 +290,12 @@ class Compiled(MultiTask):
 
 
 def test_a_compiled_model():
-    with pytest.raises(UsageError, match="is compiled, with one loss for all tasks"):
+    with raises_problem(key="model", reason="is compiled, with one loss for all tasks"):
         trainer_of(pair_config(), Compiled)
 
 
 def test_nothing_to_evaluate():
-    with pytest.raises(UsageError, match="every eval_steps is 0"):
+    with raises_problem(key="task.validation_data.task_routines", reason="every eval_steps is 0"):
         trainer_of(pair_config(eval_steps=(0, 0)), Plain)
 
 
@@ -316,7 +319,9 @@ class Labelled(Part):
 
 def test_labels_out_of_range_name_the_task():
     config = pair_config()
-    with pytest.raises(UsageError, match="the labels must be whole numbers from 0 to 2") as caught:
+    with raises_problem(
+        key="task.task_routines[1].task_config.train_data", reason="the labels must be whole numbers from 0 to 2"
+    ) as caught:
         trainer_of(config, Plain, created(config, Part, Labelled))
     assert caught.value.key == "task.task_routines[1].task_config.train_data"
 

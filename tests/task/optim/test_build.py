@@ -15,7 +15,7 @@ def cosine(initial: float = 1.0, steps: int = 100, **more: Any) -> dict[str, Any
     return {"type": "cosine", "cosine": {"initial_learning_rate": initial, "decay_steps": steps, **more}}
 
 
-def trained(config: OptimizationConfig, steps: int = 2, gradient: float = 1.0) -> dict[str, float]:
+def weights_after(config: OptimizationConfig, steps: int = 2, gradient: float = 1.0) -> dict[str, float]:
     """Returns the weights, by path, that start at 1 and see a constant gradient."""
     optimizer = build(config)
     layers = [keras.layers.Dense(1, name="dense"), keras.layers.LayerNormalization(center=False, name="norm")]
@@ -45,7 +45,7 @@ def test_a_schedule_drives_the_optimizer():
         }
     )
     top = 0.5 * (1 + math.cos(math.pi / 4))
-    assert trained(config, 3)["encoder/dense/kernel"] == pytest.approx(1 - 0 - top / 2 - top, abs=1e-6)
+    assert weights_after(config, 3)["encoder/dense/kernel"] == pytest.approx(1 - 0 - top / 2 - top, abs=1e-6)
 
 
 def test_sgd_with_decay():
@@ -53,7 +53,7 @@ def test_sgd_with_decay():
         "optimizer": {"type": "sgd", "sgd": {"decay": 1.0}},
         "learning_rate": {"constant": {"learning_rate": 0.5}},
     }
-    assert trained(OptimizationConfig(parts), 2)["encoder/dense/bias"] == pytest.approx(1 - 0.5 - 0.25)
+    assert weights_after(OptimizationConfig(parts), 2)["encoder/dense/bias"] == pytest.approx(1 - 0.5 - 0.25)
 
 
 @pytest.mark.parametrize("type_", ["sgd", "adam", "adamw", "rmsprop"])
@@ -92,7 +92,7 @@ def test_adamw_decays_by_name_with_include_before_exclude():
         "optimizer": {"type": "adamw", "adamw": adamw},
         "learning_rate": {"constant": {"learning_rate": 0.1}},
     }
-    weights = trained(OptimizationConfig(parts), 1, gradient=0.0)
+    weights = weights_after(OptimizationConfig(parts), 1, gradient=0.0)
     assert weights["encoder/norm/gamma"] == 1.0
     assert weights["encoder/dense/kernel"] == pytest.approx(1 - 0.1 * 0.5)
     assert weights["encoder/dense/bias"] == pytest.approx(1 - 0.1 * 0.5)

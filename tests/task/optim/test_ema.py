@@ -14,6 +14,7 @@ from everstep.optim import OptimizationConfig
 from everstep.task.optim.building import build
 from everstep.task.optim.ema import ExponentialMovingAverage, find_average
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from everstep.testing.tasks import Regression, running, seeded
 
 pytestmark = pytest.mark.backend
@@ -146,7 +147,7 @@ def normalized(dtype: str | None = None) -> keras.Model:
 def test_statistics_are_averaged_if_configured():
     model = seeded(normalized)
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_weights_only=False)
-    with pytest.raises(UsageError, match=r"call track\(model\) first"):
+    with raises_problem(key="trainable_weights_only", received=False, remedy=r"call track\(model\) first"):
         optimizer.build(model.trainable_variables)
     optimizer.track(model)
     optimizer.build(model.trainable_variables)

@@ -15,6 +15,8 @@ from everstep.task.optim.building import build
 from everstep.task.optim.layer_rates import by_depth, by_name, rate_table
 from loop.samples import TinyTask, tiny_params
 
+pytestmark = pytest.mark.slow
+
 KEY = "trainer.optimizer_config.layer_rates"
 
 GPT = [

@@ -168,7 +168,9 @@ def expected(
     return values
 
 
-def found(type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,), **more: Any) -> dict[str, Array]:
+def weights_after_updates(
+    type_: str, fields: dict[str, Any], shares: tuple[float, ...] = (1.0,), **more: Any
+) -> dict[str, Array]:
     """Returns the weights after the updates of an optimizer; each gradient is the average of several shares."""
     parts = {"optimizer": {"type": type_, type_: fields}, "learning_rate": {"constant": {"learning_rate": RATE}}}
     optimizer = build(OptimizationConfig({**parts, "gradient_accumulation_steps": len(shares), **more}))
@@ -243,7 +245,7 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("type_", "fields", "update"), CASES)
 def test_updates_follow_the_formula(type_: str, fields: dict[str, Any], update: Callable[[str], Update]):
-    values, wanted = found(type_, fields), expected(update)
+    values, wanted = weights_after_updates(type_, fields), expected(update)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
@@ -252,7 +254,7 @@ def test_updates_follow_the_formula(type_: str, fields: dict[str, Any], update: 
 def test_gradients_of_several_steps_count_as_their_average(
     type_: str, fields: dict[str, Any], update: Callable[[str], Update]
 ):
-    values, wanted = found(type_, fields, (0.25, 2.0, 0.75)), expected(update)
+    values, wanted = weights_after_updates(type_, fields, (0.25, 2.0, 0.75)), expected(update)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 
@@ -265,7 +267,7 @@ def test_a_layer_is_updated_at_its_own_rate(
 ):
     """Also its weight decay follows that rate, where the optimizer multiplies both."""
     factors = {"kernel": 0.3, "zeros": 2.0}
-    values = found(type_, fields, shares, layer_rates={"factors": {"/kernel$": 0.3, "zeros": 2.0}})
+    values = weights_after_updates(type_, fields, shares, layer_rates={"factors": {"/kernel$": 0.3, "zeros": 2.0}})
     wanted = expected(update, factors=factors)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
@@ -282,7 +284,7 @@ CLIPPED: list[Any] = [
 @pytest.mark.parametrize(("type_", "fields", "clip"), CLIPPED)
 def test_clipping_comes_before_the_update(type_: str, fields: dict[str, Any], clip: Callable[[Any], Any]):
     formula = {"lamb": lambda name: lamb(0.0, True), "adamw": lambda name: adam()}[type_]
-    values, wanted = found(type_, fields, (0.5, 1.5)), expected(formula, clip)
+    values, wanted = weights_after_updates(type_, fields, (0.5, 1.5)), expected(formula, clip)
     for name, value in values.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=2e-5, err_msg=name)
 

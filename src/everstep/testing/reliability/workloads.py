@@ -1,4 +1,6 @@
-"""Small experiments for whole runs that are killed and resumed; `--import benchmarks.reliability.workloads` finds them.
+"""Small experiments for whole runs that are killed and resumed.
+
+`--import everstep.testing.reliability.workloads` finds them.
 
 Each has something that a resume can get wrong. Windows, evaluations and checkpoints do not coincide, so that a run is
 resumed in the middle of everything.
@@ -15,7 +17,7 @@ import numpy as np
 from keras import layers, ops
 
 import everstep
-from everstep.task.classification import ClassificationTask
+from everstep.task import ClassificationTask
 
 SAMPLES, CLASSES = 1000, 4
 LEDGER_SAMPLES = 60_000
@@ -228,7 +230,7 @@ class LedgerTask(everstep.Task):
 @everstep.register_experiment("reliability/ledger")
 def ledger() -> everstep.ExperimentConfig:
     """One epoch, in which every sample is counted."""
-    task = LedgerConfig(train_data={"global_batch_size": 60})
+    task = LedgerConfig({"train_data": {"global_batch_size": 60}})
     return everstep.ExperimentConfig(task=task, trainer=_trainer(epochs=1, checkpoint_interval=25))
 
 

@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from everstep import storage
-from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.checkpoint.retention import Retention
+from everstep.checkpoint import OrbaxCheckpointer, Retention
 
-ROOT = Path(__file__).parents[2]
 RUN = "saver"
 ARRAYS = 10
 
@@ -78,8 +76,8 @@ class Saver:
     """
 
     def __init__(self, plan: Plan) -> None:
-        command = [sys.executable, "-m", "benchmarks.reliability.saver", json.dumps(dataclasses.asdict(plan))]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        command = [sys.executable, "-m", "everstep.testing.reliability.saver", json.dumps(dataclasses.asdict(plan))]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self.handed = 0
         self.seconds: list[float] = []
         self._note(self._process.stdout.readline())  # type: ignore[union-attr]

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-BACKENDS = ("tensorflow", "jax")
 PATIENCE = 300.0
 
 
@@ -34,7 +32,7 @@ class Job:
 
     def command(self) -> list[str]:
         """Returns the command line."""
-        module = ["--import", "benchmarks.reliability.workloads", "--backend", self.backend]
+        module = ["--import", "everstep.testing.reliability.workloads", "--backend", self.backend]
         words = [*module, "--model-dir", str(self.directory), *self.overrides]
         return [sys.executable, "-m", "everstep", "train", self.experiment, *words]
 
@@ -88,9 +86,8 @@ class Process:
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
         self._began = time.monotonic()
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
         environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
-        environment |= {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         with open(log, "ab") as file:
             self._from = file.tell()
             self._process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=log.parent)

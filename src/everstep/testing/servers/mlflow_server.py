@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers.proxy import free_port
+from everstep.testing.servers.proxy import free_port
 
 _START_SECONDS = 120.0
 
