@@ -1,6 +1,6 @@
 """Every way to train a compiled model, for the contract in `everstep.testing.entry_points`.
 
-python entry_points.py fit FOLDER     # trains in FOLDER, and dies in the last epoch if EVERSTEP_TEST_KILL is set
+python entry_points.py fit FOLDER     # trains in FOLDER, and dies in the last epoch if KILLED_RUN is set
 """
 
 import sys

@@ -44,7 +44,7 @@ Y = (X.sum(axis=1) > 0).astype("int32")
 VALIDATION = X[:16], Y[:16]
 LOSS = "sparse_categorical_crossentropy"
 
-KILL = "EVERSTEP_TEST_KILL"
+KILL = "KILLED_RUN"
 """The variable that names the folder of a run that is to be killed."""
 
 
