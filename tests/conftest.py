@@ -127,13 +127,13 @@ def _note_processes(event: str, arguments: tuple[Any, ...]) -> None:
 def _note_training() -> None:
     from everstep.engine import Engine
 
-    run = Engine.run
+    calls = Engine.calls
 
     def noting(*arguments: Any, **options: Any) -> Any:
         _slow_events.append("trains")
-        return run(*arguments, **options)
+        return calls(*arguments, **options)
 
-    Engine.run = functools.wraps(run)(noting)
+    Engine.calls = functools.wraps(calls)(noting)
 
 
 @pytest.hookimpl(wrapper=True)

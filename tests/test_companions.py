@@ -11,6 +11,9 @@ import pytest
 
 from test_structure import COMPANIONS
 
+pytestmark = pytest.mark.slow
+
+
 PACKAGE = Path(__file__).parent.parent / "src" / "everstep"
 
 EXPERIMENT = """

@@ -13,6 +13,9 @@ import pytest
 from everstep import liveness
 from everstep.liveness import SignsOfLife, is_gone, process_identity
 
+pytestmark = pytest.mark.slow
+
+
 WAIT = [sys.executable, "-c", "input()"]
 
 

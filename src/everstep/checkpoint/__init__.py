@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         base,
         manifest,
         partial_read,
+        parts,
     )
     from everstep.checkpoint.averaging import write_average
     from everstep.checkpoint.checkpointer import (
