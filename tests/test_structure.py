@@ -366,6 +366,13 @@ def test_a_door_says_which_files_are_behind_it(package):
     assert sorted(said) == sorted(files)
 
 
+def test_the_front_door_names_every_package_and_file():
+    present = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    present |= {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    said = re.findall(r"(\w+\.py|\b\w+/)(?=[ ,;]|$)", ast.get_docstring(modules()["everstep"]) or "", re.MULTILINE)
+    assert set(said) == present
+
+
 def test_the_table_of_rooms(tmp_path):
     files = {
         "__init__": "from everstep.b import door",

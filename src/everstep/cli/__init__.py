@@ -24,8 +24,8 @@ records.py       `everstep records`
 generate.py      `everstep generate`
 doctor.py        `everstep doctor`
 
-main.py            parses the command line, and returns the exit code
-commands.py        the table of commands
+main.py            runs the command line; what the parser refuses becomes a usage error; the exit code
+commands.py        the table of commands; finds the one that was typed, or refuses it
 command.py         what the table knows of a command
 sharding_table.py  the table of `everstep config --sharding`
 options.py         arguments and options, each spelled once; `ExperimentRequest`

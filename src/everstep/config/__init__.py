@@ -3,7 +3,7 @@
 A configuration is a `Config` dataclass. `compose` puts layers of values over its defaults; every value knows the file,
 line or override that it came from, so that an error can name it. Registries find tasks and experiments.
 
-base.py           `Config` and `OneOfConfig`: typed fields, merging, rules between values
+base.py           `Config` and `OneOfConfig`: typed fields, merging, rules between values, unknown keys
 annotations.py    from the annotation of a field to a strict check of its value
 registry.py       tasks by their config class, experiments by their name
 files.py          YAML, JSON and TOML, with the line of each key
@@ -12,7 +12,7 @@ overrides.py      `a.b=1`, `+new=2`, `~old` on a command line
 layers.py         values from one place, which know where each is from
 sources.py        all that one request names, as layers
 groups.py         directories of alternative files
-interpolation.py  `${trainer.train_steps}`
+interpolation.py  `${trainer.train_steps}`, `${oc.env:HOME}`, `${secret:NAME}`
 compose.py        layers over defaults, later ones winning
 key_paths.py      paths such as `task.layers[0].units`
 difference.py     what differs between two configurations

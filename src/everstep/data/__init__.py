@@ -3,7 +3,7 @@
 A `Stream` yields blocks of batches and knows its position, which a checkpoint keeps. `make_stream` makes one of any
 data that a task's `build_inputs` returns.
 
-stream.py           the interface of every source
+stream.py           the interface of every source: batches, and their position, the same for all processes
 source.py           `make_stream`: which source reads which data
 config.py           the data section of a task's configuration
 nest.py             functions over the nesting of a batch
@@ -12,9 +12,9 @@ array_file.py       an array that is larger than memory
 iterables.py        generators and iterables
 py_dataset.py       `keras.utils.PyDataset`
 map_dataset.py      datasets of single samples by index
-parquet.py          columns of numbers in Parquet files
+parquet.py          `ParquetSource`: columns of numbers in Parquet files, read by `records/parquet.py`
 arrow_columns.py    numbers in Arrow's columns as arrays
-workers.py          threads and processes that compute several batches at once
+workers.py          how many workers by default; threads that compute several batches at once
 worker_processes.py the processes, and how arrays come back from them
 grain.py            Grain
 tf_data.py          `tf.data`
@@ -30,7 +30,7 @@ labels.py           class labels that are out of range
 randomness.py       what is drawn for an epoch follows from (seed, epoch)
 random_states.py    the states of the global random generators, as bytes
 arguments.py        numbers and paths that users pass
-advice.py           what to do where training waits for data
+advice.py           what to change at each kind of source that is too slow
 images/             images in files
 records/            rows of files by number
 text/               text as batches of tokens

@@ -11,7 +11,7 @@ building.py             builds what steps need, and collects the state
 protocol.py             `Backend`: what each backend implements
 jax.py                  JAX
 tensorflow.py           TensorFlow
-torch.py                PyTorch
+torch.py                PyTorch; which steps run as CUDA graphs, and which eagerly
 feed.py                 reads batches ahead, in a thread
 call_length.py          how many steps one call holds
 window.py               means of what steps returned
@@ -35,7 +35,7 @@ programs.py             JAX on a GPU: what is kept of them with a run
 machine_choices.py      JAX on a GPU: what is kept of them for all runs on a machine
 ordered_sums.py         JAX on a GPU: sums in a fixed order
 xla.py                  JAX on a GPU: named sets of options
-torch_graph.py          PyTorch on a GPU: steps as CUDA graphs
+torch_graph.py          PyTorch on a GPU: records one step as a CUDA graph, or says why not
 torch_forms.py          PyTorch on a GPU: faster forms of Keras's operations
 torch_layouts.py        convolutions and pooling without copies
 torch_norms.py          batch and group normalization in one operation
@@ -49,7 +49,7 @@ sharded_init.py         variables that are created in parts
 replicas.py             one step on several devices, under `tf.distribute`
 shares.py               what part of a step one worker has
 merging.py              the variables of several workers become one state
-processes.py            one step on several processes, on TensorFlow and PyTorch
+processes.py            one step on several processes, on TensorFlow and PyTorch; which rows each has
 tensorflow_processes.py what they compute together on TensorFlow
 torch_processes.py      what they compute together on PyTorch
 call_agreement.py       which batches go into one call of several processes

@@ -13,10 +13,10 @@ sample_metric.py    metrics of single samples
 shipped_metrics.py  those that come with the package
 text_metrics.py     those of texts
 outcome.py          label, prediction and confidence of a sample
-sample_table.py     the rows, as CSV and Parquet
+sample_table.py     the rows, as CSV and Parquet; statistics and histogram of each metric
 gallery.py          the samples that a report shows
 display.py          a sample as a picture, a text, or numbers
-task_samples.py     a task's validation data, sample by sample
+task_samples.py     a task's validation data, sample by sample, with the metrics that fit it
 arrays.py           NumPy arrays from tensors of any backend
 """
 

@@ -3,7 +3,7 @@
 supervisor.py  restarts a command that dies, as long as restarts make progress
 child.py       the command while it runs
 progress.py    how far its run is
-child_gang.py  the command as several processes
+child_gang.py  the command as several processes; one that died or is frozen is named, and all end
 slurm_gang.py  the same by Slurm
 ray_gang.py    the same by Ray
 """

@@ -3,7 +3,7 @@
 The `Controller` is the outer loop. A `Trainer` runs the steps of one window on an engine. Everybody else takes part
 as a `Hook`.
 
-controller.py         `Controller`: trains, evaluates, saves and acts, window by window
+controller.py         `Controller`: trains, evaluates, saves and acts, window by window; saves when a stop is requested
 inner_loop.py         `InnerLoop`: what it asks of the object that runs the steps
 trainer.py            `Trainer`: runs the steps of a window, and returns their logs
 trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
@@ -13,7 +13,7 @@ lengths.py            epochs converted to steps
 schedule.py           where windows end, and what is due there
 hooks.py              `Hook`: takes part in training, event by event
 action_hook.py        actions, as a hook
-saver.py              what a checkpoint of a run contains
+saver.py              what a checkpoint of a run contains, and what a failed save does
 recovery.py           what happens when training diverges
 untouched.py          weights and metrics that no step changes
 lazy_logs.py          logs that stay on the device until they are read

@@ -6,8 +6,8 @@ controller.py      `Controller`, also with orbit's arguments: `everstep.Controll
 plain_trainers.py  objects that only have `train` and `evaluate`
 standard.py        `StandardTrainer` and `StandardEvaluator`, as in orbit
 gin/               gin bindings
-absl_flags.py      flags of absl and Model Garden on our command line
-absl_program.py    the same flags, for users' own training programs
+absl_flags.py      their flags on `everstep …`: respelled, ignored or declined
+absl_program.py    users' own programs: the flags, and which value wins
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ catalog/             data by name, for flows and programs
 commands/            `everstep new`, `check`, `run`, `flow`, `catalog` and `ui`
 layouts.py           what each of them calls its files
 repetitions.py       their runs repeated by `everstep reproduce`
-project_tracking.py  a run on MLflow, for components and flows
+project_tracking.py  sends a run to MLflow, for components and flows, which name its experiment and parameters
 keras_names.py       optimizers, losses and metrics by name, checked before a model is compiled
 """
 

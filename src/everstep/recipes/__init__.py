@@ -5,8 +5,8 @@ mnist.py               digits: experiments on the data that ships
 mnist_task.py          their task
 mnist_data.py          their data
 distilled_task.py      a small student and a teacher
-images.py              a classifier of images in files
-images_task.py         its task
+images.py              `image/folder`, a classifier of images in files: its configuration
+images_task.py         its task and its network
 multitask.py           two tasks with one model
 multitask_task.py      these tasks
 regression.py          a curve through noisy points

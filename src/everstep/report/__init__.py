@@ -9,7 +9,7 @@ over all rows; the scripts in `page/` draw them.
 
 html_page.py          the page, with style, script and data inside
 run_data.py           a run directory, read for the report
-split_data.py         the evaluation of a run on one split
+split_data.py         the evaluation of a run on one split: table, classes, residuals, slices
 side_by_side.py       several runs: what differs, and a plot of their curves
 sample_comparison.py  two runs, sample by sample
 numbers.py            numbers for JSON and for readers

@@ -3,14 +3,14 @@
 record.py                `run.json` and `config.yaml`, over all attempts
 configuration.py         the configuration in `config.yaml` and in checkpoints
 checkpoints.py           the checkpoints of a run
-attempt.py               one attempt: holds the directory, records its progress and its end
+attempt.py               one attempt: holds the directory, asks all processes for stops, records progress and end
 attempt_hooks.py         the hooks of every attempt that trains
-lock.py                  one process per directory, and its heartbeat
-signals.py               signals that stop a run
+lock.py                  one process per directory, its heartbeat; whether a run is still at work, also on other hosts
+signals.py               signals that stop a run: they set a flag, and the loop saves (`loop/controller.py`)
 preemption.py            notices that the machine is about to be taken away
-processes.py             what several processes do together around a run
+processes.py             several processes meet in the directory, and must have the same program and data
 resume_checks.py         what a resumed run may change
-restoring.py             the newest checkpoint, or the initial weights
+restoring.py             whether a run begins at a checkpoint or with initial weights
 announcements.py         what is said on the screen before training, and when it is interrupted
 exporting.py             the export at the end
 trackers.py              the trackers of a run
@@ -18,7 +18,7 @@ environments.py          code, packages, machine and data
 cost.py                  parameters, operations, rates, memory
 kept_work.py             goodput: the share of computed steps that was kept
 profiling.py             traces of some steps
-pruning.py               how a sweep stops a trial
+pruning.py               a trial waits after an evaluation until its sweep has decided
 checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
 averaged_checkpoint.py   several checkpoints as one
 layout_registry.py       where entry points keep the parts of a run

@@ -4,7 +4,7 @@ sweeping.py    `sweep`: opens the study, starts the workers, waits
 definition.py  `sweep.json`: what is swept
 space.py       which values may be tried
 target.py      how a run with them is started
-study.py       which values come next (Optuna)
+study.py       which values come next, and which trials are pruned (Optuna)
 worker.py      runs one trial after the other
 executors.py   where workers run
 clusters.py    workers on Ray and Slurm

@@ -7,19 +7,19 @@ console.py          a line per log, and a live display
 history.py          `history.csv`: each logged step once
 jsonl.py            `metrics.jsonl`
 tensorboard.py      TensorBoard
-mlflow.py           MLflow
+mlflow.py           MLflow: its addresses, without credentials; what is sent
 mlflow_active.py    MLflow's own functions, while a user's code runs
-wandb.py            Weights & Biases
-wandb_process.py    the process that talks to it
-spooled_tracker.py  what MLflow and W&B share
-spool.py            records on disk, for a server that may be down
-delivery.py         records from the spool to the server, in a thread
+wandb.py            Weights & Biases: what is sent, and for how long it is waited
+wandb_process.py    the program of the process that calls W&B's package
+spooled_tracker.py  what MLflow and W&B share: one run over all attempts, how long the end may wait
+spool.py            records on disk, for a server that may be down; leaves out what a resumed run records again
+delivery.py         sends what the spool has, in a thread: how far it is, and retries
 syncing.py          `everstep runs sync`: what could not be sent
 samples.py          samples of evaluations, as files
 appending.py        all of a record in a file, or nothing of it
 metric_names.py     what the name of a metric implies
 metric_history.py   metrics as they come in, for a display
-data_wait.py        advice where training waits for data
+data_wait.py        when a run has waited too long for data: one line, once
 system_metrics.py   figures of the machine
 sweep_tags.py       the sweep that a run is a trial of
 live_display.py     a few lines that show a run

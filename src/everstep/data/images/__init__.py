@@ -1,8 +1,8 @@
 """Images in files: folders, tables, Parquet and TFRecord files, decoded and augmented by workers.
 
-config.py      `ImageDataConfig`
+config.py      `ImageDataConfig`: files, size, augmentation, workers
 sources.py     where images come from: folders with a subfolder per class, rows of tables
-transforms.py  from a decoded image to the pixels of a batch
+transforms.py  from encoded bytes to the pixels of a batch; random changes, and each image's generator
 stream.py      batches of images that workers decode, resize and augment
 """
 

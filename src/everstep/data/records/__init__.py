@@ -7,7 +7,7 @@
 records.py     the interface of a file's rows, and several files as one
 opening.py     opens a file by what its name ends with
 text_files.py  JSON lines, CSV, lines, paragraphs, whole documents
-parquet.py     Parquet, a row group at a time
+parquet.py     Parquet, a row group at a time, also for `ParquetSource`; a damaged one is named, with its rows
 datasets.py    Hugging Face datasets and ArrayRecord
 examples.py    TFRecord files of `tf.train.Example`s
 """

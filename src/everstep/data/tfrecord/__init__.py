@@ -4,10 +4,10 @@
 is a number of batches of it, which `InputStream` skips. The format itself, without TensorFlow, is
 `formats/tfrecord.py`.
 
-sources.py         which files a pass reads, in which order; a damaged file is named
+sources.py         which files a pass reads, in which order; a file found damaged while it is read is named
 folders.py         folders with `train-*.tfrec`, `valid-*.tfrec`, `labels.txt`
-dataset.py         `get_tfrecord_dataset`: batches of such a folder's records
-inspection.py      what is in files, and which of their records are damaged
+dataset.py         `get_tfrecord_dataset`: batches of such a folder's records, whose files are checked when it opens
+inspection.py      what is in files, and which records are damaged; files without them, for `on_corrupt="skip"`
 writing.py         examples, and files of them
 dataset_writing.py folders of such files, from arrays or images
 """

@@ -10,9 +10,9 @@ orchestrator.py      `Orchestrator`: a run from its config file to its reports
 building.py          the objects that a run is built of
 data_splits.py       loader, augmentor and preprocessor, joined to batches
 validation_order.py  whether validation data keeps its order
-keras_trainer.py     trains the model on the loop
+keras_trainer.py     trains the model on the loop, and keeps the best epoch
 generic_trainer.py   estimators that train themselves
-export.py            `exported/`: the best epoch
+export.py            `exported/`: writes the epoch that the trainer has kept
 exported_model.py    the forms of an export
 evaluation.py        every sample of validation and test data
 model_metrics.py     the model's own metrics

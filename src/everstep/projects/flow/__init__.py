@@ -17,12 +17,12 @@ Nothing here imports Keras: what trains is loaded when a task runs.
 
 task.py       `FlowTask`: what a user writes
 project.py    a project's folder and tasks
-settings.py   the configuration of a flow
+settings.py   the configuration of a flow, and the name of its experiment on MLflow
 unread.py     parameters that a task never reads
 running.py    from a task's name to a run of it
 own_run.py    what surrounds a task's `run`, whoever calls it
 training.py   the default `run`, from the prepared data on
-recording.py  the record of a run, also on MLflow
+recording.py  the record of a run, also on MLflow: its names, parameters and tags there
 drawing.py    `training.png`
 program.py    the command line of a project's own program
 """
