@@ -41,7 +41,7 @@ def test_it_is_read_as_it_was_written(checkpoint):
 
 def test_the_numbers_of_the_formats_are_those_of_checkpoints_that_exist():
     assert (manifest.WHOLE, manifest.IN_PARTS, manifest.ON_BASE, manifest.FORMAT) == (1, 2, 3, 3)
-    assert (described().format, Base("digest").variables) == (1, 0)
+    assert (described().format, Base("digest").variables) == (2, 0)
 
 
 WRITTEN_BEFORE = """{
@@ -67,9 +67,12 @@ WRITTEN_BEFORE = """{
 def test_checkpoints_that_exist_are_read(tmp_path):
     (tmp_path / "meta").write_bytes(b"{}")
     (tmp_path / manifest.NAME).write_text(WRITTEN_BEFORE)
-    assert manifest.verify(tmp_path).step == 7
+    assert (manifest.verify(tmp_path).step, manifest.read(tmp_path).format) == (7, manifest.WHOLE)
     manifest.write(tmp_path, described())
-    assert (tmp_path / manifest.NAME).read_text() == WRITTEN_BEFORE
+    number, digest = '"format": 1', "0de6be934b34e777aab4d3c60308b79aa8d8a8764ba3f164f0e8d03ac474b193"
+    written = WRITTEN_BEFORE.replace(number, '"format": 2')
+    written = written.replace(digest, "e982002f60125021f7f972cff0ab7b9531ed87e4e9122c1986c84724e47946ad")
+    assert (tmp_path / manifest.NAME).read_text() == written
 
 
 def test_a_number_that_is_not_finite_is_not_written(checkpoint):
@@ -81,8 +84,8 @@ def test_a_number_that_is_not_finite_is_not_written(checkpoint):
 
 def test_a_base_is_part_of_it(checkpoint):
     base = Base("digest", "preset", 3)
-    manifest.write(checkpoint, described(base=base, format=manifest.ON_BASE))
-    assert manifest.read(checkpoint).base == base
+    manifest.write(checkpoint, described(base=base))
+    assert (manifest.read(checkpoint).base, manifest.read(checkpoint).format) == (base, manifest.ON_BASE)
 
 
 def test_without_a_base_older_programs_read_it(checkpoint):
@@ -119,8 +122,10 @@ def test_a_missing_one_is_damage(checkpoint):
 
 
 @pytest.mark.parametrize(("number", "newer"), [(manifest.FORMAT, False), (manifest.FORMAT + 1, True)])
-def test_a_newer_format_is_refused(checkpoint, number, newer):
-    manifest.write(checkpoint, described(format=number))
+def test_a_newer_format_is_refused(checkpoint, monkeypatch, number, newer):
+    with monkeypatch.context() as patched:
+        patched.setattr(manifest, "IN_PARTS", number)  # as a newer program would write it
+        manifest.write(checkpoint, described())
     if not newer:
         assert manifest.read(checkpoint).format == number
         return

@@ -7,6 +7,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PACKAGE = {
     "my_commands.py": """
         from everstep.cli import Command, experiment_keys

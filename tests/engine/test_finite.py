@@ -9,14 +9,14 @@ from everstep.engine.backend import create_engine
 from everstep.testing.models import mlp
 from everstep.testing.tasks import Regression, running, seeded
 
+pytestmark = [pytest.mark.backend, pytest.mark.gpu]
+
 
 def test_arrays_with_nan_or_an_infinity_are_named():
     state = {"a": np.ones(3), "b": np.array([1.0, np.nan]), "c": np.array(3), "d": np.float16([np.inf])}
     assert non_finite(state) == ["b", "d"]
 
 
-@pytest.mark.backend
-@pytest.mark.gpu
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_engine_names_the_variables_that_are_not_finite(bad):
     with running(create_engine, Regression(), seeded(mlp)) as rig:

@@ -14,6 +14,8 @@ from tests.engine import toy_backend
 from everstep.engine.protocol import Backend
 from everstep.testing import engines
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(__file__).parent
 
 DOES_NOT_APPLY = {

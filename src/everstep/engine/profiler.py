@@ -28,14 +28,14 @@ class Trace:
 
     def __init__(self, engine: Engine, directory: Path, step: Callable[[], int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._engine: Any = engine
+        self._engine = engine
+        self._marked: Any = engine.steps if engine.is_eager else engine.backend
         self._profiler = _PROFILERS[keras.backend.backend()](directory)
         self._mark(step)
 
     def stop(self) -> str:
         """Waits for the device and ends the trace; returns how to open its files."""
-        for name in ("_train", "_train_step"):
-            vars(self._engine).pop(name, None)
+        vars(self._marked).pop("run", None)
         self._engine.wait()
         self._profiler.stop()
         return self._profiler.how_to_open
@@ -43,27 +43,19 @@ class Trace:
     def _mark(self, step: Callable[[], int]) -> None:
         """Records an event for every compiled call, or, on an eager backend, for every step.
 
-        Methods of the engine are replaced while the trace is taken, so that training without a trace costs nothing.
+        The method that runs them is replaced while the trace is taken, so that training without a trace costs nothing.
         """
-        engine, event = self._engine, self._profiler.event
-        if not engine.is_eager:
-            train = engine._train
+        run, event, before, done = self._marked.run, self._profiler.event, -1, 0
 
-            def marked(piece: Any) -> None:
-                with event(step()):
-                    train(piece)
-
-            engine._train = marked
-            return
-        one, before, done = engine._train_step, -1, 0
-
-        def marked_step(batch: Any) -> None:
+        def marked(kind: str, data: Any) -> Any:
             nonlocal before, done
+            if kind != "train":
+                return run(kind, data)
             before, done = (before, done + 1) if before == step() else (step(), 0)
             with event(before + done):
-                one(batch)
+                return run(kind, data)
 
-        engine._train_step = marked_step
+        self._marked.run = marked
 
 
 class _Profiler(Protocol):

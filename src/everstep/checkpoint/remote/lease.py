@@ -56,6 +56,7 @@ class Lease:
         self._renewed = 0.0
         self._lost: LostLease | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
+        self._keeper: threading.Thread | None = None
 
     def acquire(self) -> None:
         """Takes the lease; if another process holds it, waits until it is clear whether that process is alive.
@@ -72,7 +73,8 @@ class Lease:
 
     def keep(self) -> None:
         """Renews the lease in a thread until it is released: an upload may take longer than an interval."""
-        threading.Thread(target=self._keep, name="everstep-lease-keeper", daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep, name="everstep-lease-keeper", daemon=True)
+        self._keeper.start()
 
     def _keep(self) -> None:
         while not self._ended.wait(self._interval / 2):
@@ -140,6 +142,8 @@ class Lease:
         thread = threading.Thread(target=self._release, name="everstep-lease", daemon=True)
         thread.start()
         thread.join(_SECONDS_TO_RELEASE)
+        if self._keeper is not None:
+            self._keeper.join(_SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
         with contextlib.suppress(StoreError), self._lock, _changing[self._store.url]:
