@@ -1,6 +1,5 @@
 """The documentation as a site: it builds strictly and without network, loads nothing from elsewhere, lacks no page."""
 
-import ast
 import functools
 import html.parser
 import json
@@ -18,6 +17,7 @@ import yaml
 from tools.docs import versions
 
 import everstep
+from everstep.doors import listed
 
 pytestmark = pytest.mark.slow
 
@@ -154,12 +154,10 @@ def headings(page: Path) -> set[str]:
 
 
 def public(area: str) -> list[str]:
-    """The names that a package hands on, read and not imported: a list, or the keys of what it loads late."""
+    """The names that a package hands on, read and not imported."""
     package = ROOT / "src" / "everstep"
     file = package / f"{area}.py"
-    tree = ast.parse((file if file.is_file() else package / area / "__init__.py").read_text("utf-8"))
-    held = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
-    return list(ast.literal_eval(held.get("_WHERE", held["__all__"])))
+    return list(listed((file if file.is_file() else package / area / "__init__.py").read_text("utf-8")))
 
 
 @pytest.mark.full

@@ -123,6 +123,7 @@ PUBLIC_NAMES = [
     "ProgressivePolicy",
     "ProgressiveTrainerConfig",
     "RuntimeConfig",
+    "StopAt",
     "Stream",
     "Task",
     "TaskConfig",

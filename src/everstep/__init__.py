@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from everstep.experiment import run_experiment
     from everstep.experiment_config import ExperimentConfig, Mode
     from everstep.frontends.fit import fit
-    from everstep.loop import Hook, ProgressivePolicy, ProgressiveTrainerConfig, Trainer, TrainerConfig
+    from everstep.loop import Hook, ProgressivePolicy, ProgressiveTrainerConfig, StopAt, Trainer, TrainerConfig
     from everstep.loop.actions import EarlyStopping
     from everstep.model_garden import Controller
     from everstep.projects.training import Training

@@ -322,6 +322,7 @@ class _Session:
             schedule=self.schedule,
             stop_requested=self.guard.stop_requested,
             stop_agreed=self.guard.stop_agreed,
+            request_stop=self.guard.request_stop,
         )
 
     def _configure(self) -> str:

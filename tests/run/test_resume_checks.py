@@ -89,6 +89,7 @@ ACCEPTED = {
     "trainer.tracking.system_seconds": 10.0,
     "trainer.profile": "20..30",
     "trainer.sanity_validation_steps": 2,
+    "trainer.stop_at": "07:00",
     "task.validation_data.limit_batches": 2,
     "runtime.cuda_graph": False,
     "runtime.stop_signals": ["USR1"],

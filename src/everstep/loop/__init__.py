@@ -13,6 +13,7 @@ lengths.py            epochs converted to steps
 schedule.py           where windows end, and what is due there
 hooks.py              `Hook`: takes part in training, event by event
 action_hook.py        actions, as a hook
+stop_at.py            `StopAt`: interrupts a run at a time of day
 saver.py              what a checkpoint of a run contains, and what a failed save does
 recovery.py           what happens when training diverges
 untouched.py          weights and metrics that no step changes
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         Schedule,
         StepSchedule,
     )
+    from everstep.loop.stop_at import StopAt
     from everstep.loop.trainer import Trainer
     from everstep.loop.trainer_creation import create_trainer
     from everstep.loop.variable_plan import planned_variables

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Lt
 
 from everstep.config import Config, Declined
 from everstep.errors import Problem, UsageError
+from everstep.loop.stop_at import is_time_of_day
 from everstep.task.optim import OptimizationConfig
 from everstep.tracking import TrackingConfig
 
@@ -99,7 +100,7 @@ class TrainerConfig(Config):
         | {"best_checkpoint_export_subdir", "early_stopping"}
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking", "profile"}
-        | {"sanity_validation_steps"}
+        | {"sanity_validation_steps", "stop_at"}
     )
     _declined: ClassVar[Mapping[str, Declined]] = _DECLINED
 
@@ -161,6 +162,8 @@ class TrainerConfig(Config):
     """Trackers beside the console, `history.csv` and TensorBoard."""
     profile: str = ""
     """The steps to trace into `profile/`, as `200..220`; `auto`: some, once everything is compiled. Empty: none."""
+    stop_at: str = ""
+    """The time of day, as `07:00`, at which to save and end the run; the next attempt continues. Empty: none."""
 
     def with_learning_rate_length(self, train_steps: int | None = None) -> Self:
         """Returns the settings with a learning-rate schedule that ends with training, and the steps of its warmup.
@@ -179,7 +182,7 @@ class TrainerConfig(Config):
 
     def _problems(self) -> Iterator[Problem]:
         yield from [*_wrong_length(self), *_too_small(self), *wrong_multiples(self), *_wrong_retention(self)]
-        yield from [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self)]
+        yield from [*_wrong_export(self), *_wrong_actions(self), *_wrong_profile(self), *_wrong_time(self)]
 
 
 def wrong_multiples(config: TrainerConfig) -> Iterator[Problem]:
@@ -228,6 +231,11 @@ def _wrong_profile(config: TrainerConfig) -> Iterator[Problem]:
     elif steps is not None and end is not None and steps[0] >= end:
         reason, remedy = f"but training ends at step {end}", "choose steps before it"
         yield Problem("profile", reason, received=config.profile, remedy=remedy)
+
+
+def _wrong_time(config: TrainerConfig) -> Iterator[Problem]:
+    if config.stop_at and not is_time_of_day(config.stop_at):
+        yield Problem("stop_at", "expected a time of day, as '07:00', or nothing", received=config.stop_at)
 
 
 def _wrong_actions(config: TrainerConfig) -> Iterator[Problem]:

@@ -124,9 +124,11 @@ class Controller:
         is raised, and the loop saves as it leaves. No other exception makes the loop save.
       stop_agreed: Where several processes train together: the same, but all of them call it at the same points, and
         it returns on each of them what was requested of any. By default `stop_requested`.
+      request_stop: Called with a reason: `stop_requested` then returns its exception. None where nobody can ask so.
 
     Attributes:
       progress: The progress of the current window, and why training was stopped.
+      request_stop: For hooks: interrupts the run as a signal does, and the next attempt continues; see `stop`.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Controller:
         recovery: Recovery | None = None,
         stop_requested: Callable[[], SystemExit | None] = lambda: None,
         stop_agreed: Callable[[], SystemExit | None] | None = None,
+        request_stop: Callable[[str], None] | None = None,
     ) -> None:
         if trainer is None and evaluator is None:
             raise UsageError("has nothing to do", key="Controller()", remedy="pass a trainer, an evaluator, or both")
@@ -164,6 +167,7 @@ class Controller:
         self.progress = LoopProgress()
         self._saved_phase = Phase.FINISHED  # in which `saver.step` was saved
         self._stop_requested, self._stop_agreed = stop_requested, stop_agreed or stop_requested
+        self.request_stop = request_stop
         self._skipper: BadBatchSkipper | None = None  # while steps that diverged before are trained again
         self._pending = PendingLogs(self._watch)
         self._evaluated: dict[str, Any] = {"step": -1, "logs": {}}
@@ -197,7 +201,10 @@ class Controller:
         return self.progress.stopped
 
     def stop(self, reason: str) -> None:
-        """Ends training after the current compiled call; its window is then finished as the last one."""
+        """Ends training after the current compiled call; its window is then finished as the last one.
+
+        It is done for good: a resumed run stays stopped, until its target is raised. `request_stop` interrupts it.
+        """
         self.progress.stopped = reason
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ The controller calls each event on all hooks, in the order of its list:
 | `setup` | the controller is created | all; actions and callbacks get the controller here |
 | `on_restore` | the variables of a checkpoint are restored, or there is none | KerasCallbacks, `--fast-dev-run` |
 | `on_train_begin` | training begins; the state of hooks is restored after it | KerasCallbacks |
-| `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks |
+| `on_ready` | everything is restored, the first step is next | Profile, KerasCallbacks, StopAt |
 | `on_window_begin` | before the first step of a window, or of the rest of one | KerasCallbacks, PruningGate, … |
 | `on_call_end` | after each compiled call | Progress, KerasCallbacks, Profile, … |
 | `on_batches_counted` | the first pass over data of unknown length has ended | KerasCallbacks |
@@ -30,6 +30,7 @@ Their users:
 | `KerasCallbacks` | `loop/keras_callbacks.py` |
 | `Listener`, of entry points for compiled models: also sees epochs end | `loop/listener.py` |
 | `LearningRate` | this file |
+| `StopAt` | `loop/stop_at.py` |
 | `Attempt`, `Progress` | `run/attempt.py` |
 | `Profile` | `run/profiling.py` |
 | `PruningGate`, of the trials of a sweep | `run/pruning.py` |
@@ -86,7 +87,8 @@ class Hook(StatePart):
         everstep.run_experiment(task, params, "runs/demo", hooks=[PrintLoss()])
 
     Attributes:
-      controller: The loop, from `setup` on: its step, trainer, checkpointer, `stop(reason)` and `synced()`.
+      controller: The loop, from `setup` on: its step, trainer, checkpointer, `synced()`, `stop(reason)`
+        and `request_stop(reason)`.
       watches_evaluation_batches: Whether evaluations run batch by batch, with `on_evaluation_batch_begin` and `_end`.
       sees_divergence: Whether a window in which training diverged is acted on and evaluated before training fails;
         nothing of it is saved.

@@ -36,7 +36,7 @@ class Controller(loop.Controller):
       eval_summary_manager: Not supported; must be None.
       **options: Other arguments of `everstep.loop.Controller`: `steps_per_loop`, `checkpoint_interval`,
         `checkpoint_seconds`, `save_failure`, `summary_interval`, `schedule`, `recovery`, `stop_requested`,
-        `stop_agreed`.
+        `stop_agreed`, `request_stop`.
 
     Attributes:
       train_actions: The actions after each window; more can be added before training.

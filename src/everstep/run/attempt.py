@@ -71,6 +71,10 @@ class Guard:
         """Writes a heartbeat: `step` is done."""
         self._lock.beat(step)
 
+    def request_stop(self, reason: str) -> None:
+        """Requests a stop, as a signal or a preemption notice does."""
+        self._signals.request(reason)
+
     def stop_requested(self) -> Interrupted | None:
         """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
         if self._signals.reason is None and (elsewhere := current_gang().requested_stop()) is not None:
@@ -129,6 +133,9 @@ class NoGuard:
         """Returns None: signals are not caught, so nothing requests a stop."""
 
     stop_agreed = stop_requested
+
+    def request_stop(self, reason: str) -> None:
+        """Does nothing: a mode that does not train ends by itself."""
 
 
 class Progress(Hook):

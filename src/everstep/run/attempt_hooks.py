@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from everstep.loop import Hook, LearningRate, Trainer, TrainerConfig
+from everstep.loop import Hook, LearningRate, StopAt, Trainer, TrainerConfig
 from everstep.run.attempt import Attempt, Guard, Progress
 from everstep.run.profiling import Profile
 from everstep.run.pruning import pruning_gates
@@ -36,7 +36,8 @@ def with_attempt_hooks(
     """
     profile = Profile(trainer, config, run.directory, say)
     gates: list[Any] = pruning_gates(guard.stop_requested)
-    around = [Progress(console, run, guard), *hooks, attempt, profile, *gates]
+    times = [StopAt(config.stop_at)] if config.stop_at else []
+    around = [Progress(console, run, guard), *hooks, attempt, profile, *gates, *times]
     if not any(hook.name == LearningRate.name for hook in around):
         around.append(LearningRate(constant_rate(trainer.optimizer)))
     return around
