@@ -38,3 +38,8 @@ class NumberLines(everstep.Stream):
     def files(self):
         """What is read: a run whose file has changed is not resumed."""
         return [self._path]
+
+    @property
+    def fingerprint(self):
+        """How it is read: a run is not resumed with another seed or batch size."""
+        return {"seed": self._seed, "batch_size": self._batch_size}

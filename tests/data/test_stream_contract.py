@@ -1,12 +1,15 @@
 """Every source meets the same contract; record files, which take longer, are in test_input_reader_resume.py."""
 
+import contextlib
+import sqlite3
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from everstep.data import ArrayStream, IterableStream, TFDataStream
+from everstep.data import ArrayStream, IterableStream, SqliteStream, TFDataStream
 from everstep.data.images import ImageDataConfig, ImageSource, ImageStream
 from everstep.data.parquet import ParquetSource, ParquetStream
 from everstep.testing import streams
@@ -73,8 +76,22 @@ def make_parquet(path, shuffle):
     return lambda repeat: ParquetStream(source, BATCH, shuffle=shuffle, seed=5, repeat=repeat)
 
 
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("sqlite") / "rows.db")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE numbers (id, ten)")
+        database.executemany("INSERT INTO numbers VALUES (?, ?)", [(int(number), 10.0 * number) for number in IDS])
+    return path
+
+
+def make_sqlite(path, shuffle):
+    order = {"shuffle": shuffle, "seed": 5}
+    return lambda repeat: SqliteStream(path, "numbers", "id", ["id", "ten"], BATCH, **order, repeat=repeat)
+
+
 @pytest.fixture
-def factories(image_folder, parquet):
+def factories(image_folder, parquet, sqlite):
     batches = list(make_arrays(False)(False))
     samples = [{"id": number, "row": row} for number, row in zip(IDS, ROWS, strict=True)]
     return {
@@ -95,6 +112,8 @@ def factories(image_folder, parquet):
         "images augmented": make_images(image_folder, augmentation={"colour": 0.5}),
         "Parquet": make_parquet(parquet, False),
         "Parquet shuffled": make_parquet(parquet, True),
+        "SQLite": make_sqlite(sqlite, False),
+        "SQLite shuffled": make_sqlite(sqlite, True),
         "tf.data cached shuffle": lambda repeat: TFDataStream(dataset(seed=5).cache(), repeat=repeat),
     }
 
@@ -116,6 +135,8 @@ NAMES = [
     "images augmented",
     "Parquet shuffled",
     "Parquet",
+    "SQLite shuffled",
+    "SQLite",
 ]
 FORWARD_ONLY = {"tf.data shuffled", "tf.data cached shuffle"}
 

@@ -14,6 +14,7 @@ py_dataset.py       `keras.utils.PyDataset`
 map_dataset.py      datasets of single samples by index
 parquet.py          `ParquetSource`: columns of numbers in Parquet files, read by `records/parquet.py`
 arrow_columns.py    numbers in Arrow's columns as arrays
+sqlite.py           rows of SQLite tables
 workers.py          how many workers by default; threads that compute several batches at once
 worker_processes.py the processes, and how arrays come back from them
 grain.py            Grain
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         first_samples,
         is_sparse_or_ragged,
     )
+    from everstep.data.sqlite import SqliteStream
     from everstep.data.stream import (
         BLOCK_SECONDS,
         Block,

@@ -127,7 +127,8 @@ class Stream(abc.ABC):
         stream.restore(state)                 # the next batch is again the one that followed
 
     A subclass implements `open` and passes `repeat`, and `batches_per_epoch` if it knows it. The state counts the
-    batches that were returned; a batch that was only peeked at does not count. One thread at a time reads a stream.
+    batches that were returned; a batch that was only peeked at does not count. One thread at a time reads a stream,
+    but not always the same one. Names such as `_read`, `_rest` and `_position` belong to this class.
 
     Args:
       repeat: Whether epoch follows epoch without end.

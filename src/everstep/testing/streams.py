@@ -11,6 +11,7 @@ would: a check compares several of them.
 import itertools
 import json
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,6 +107,17 @@ def check_peek_does_not_move(make: Factory) -> None:
         assert stream.state() == before
         assert same_batch(next(stream), batch)
         assert stream.state() == state
+
+
+def check_read_in_another_thread(make: Factory) -> None:
+    """What one thread has opened with `peek`, another one reads on, as the feed does."""
+    straight, stream = _read(make(True), _length(make)), make(True)
+    read: Read = []
+    stream.peek()
+    thread = threading.Thread(target=lambda: read.extend(_read(stream, len(straight))))
+    thread.start()
+    thread.join()
+    _agree(read, straight)
 
 
 def check_blocks_equal_batches(make: Factory) -> None:
@@ -217,6 +229,7 @@ CHECKS: list[Callable[[Factory], None]] = [
     check_restores_after_peek,
     check_restores_twice,
     check_peek_does_not_move,
+    check_read_in_another_thread,
     check_blocks_equal_batches,
     check_blocks_after_next_and_peek,
     check_other_shape_alone,
