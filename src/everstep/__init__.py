@@ -27,7 +27,7 @@ experiment.py         `run_experiment`: prepare, open the run, build, restore, r
 experiment_config.py  `ExperimentConfig` and `Mode`
 argument_order.py     `run_experiment` in Model Garden's order of arguments
 fast_dev_run.py       one batch of everything, before a long run
-errors.py             errors as data, and the hints in them
+errors.py             errors as data, and the wording of hints; config/ finds the key that was meant
 redaction/            secrets: recognized, learned, masked
 liveness.py           how another process is known to be alive; the lock of a run, gang/ and launch/ ask
 storage.py            atomic files

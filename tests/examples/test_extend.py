@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -142,7 +143,10 @@ def test_bad_input_of_the_entry_point(tmp_path):
 
 def test_killed_entry_point_resumes(tmp_path, learned):
     start = functools.partial(forked.run, [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True)
-    entry_points.check_resumes_after_a_kill(Learn(), tmp_path, lambda env: start(env=env), learned[1])
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # the child imports this file
+    entry_points.check_resumes_after_a_kill(
+        Learn(), tmp_path, lambda env: start(env={**env, "PYTHONPATH": paths}), learned[1]
+    )
 
 
 if __name__ == "__main__":

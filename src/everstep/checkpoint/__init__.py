@@ -2,7 +2,7 @@
 
 checkpointer.py     the interface: save, wait, restore
 complete.py         which checkpoints a run has, and the newest, for those who only look
-digests.py          digests of a state
+digests.py          one digest of a whole state, to compare runs; files are checked by `manifest.py`
 orbax.py            the checkpointer that writes, in the background, and verifies; skips damaged ones when it restores
 arrays.py           the arrays and the JSON document of one checkpoint, the large ones by Orbax
 orbax_internals.py  what is used of Orbax's private modules

@@ -39,7 +39,7 @@ class Base:
     """The frozen weights of a model, which a checkpoint refers to instead of containing them.
 
     Attributes:
-      digest: The digest of the weights: sha256 over key, type, shape and bytes of each; see `digest.py`.
+      digest: The digest of the weights: sha256 over key, type, shape and bytes of each; see `digests.py`.
       name: What the model is built from, such as a preset, where that provides the weights again; empty if the run
         directory contains them, in `base/`.
       variables: How many there are.

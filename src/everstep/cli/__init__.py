@@ -28,7 +28,7 @@ main.py            runs the command line; what the parser refuses becomes a usag
 commands.py        the table of commands; finds the one that was typed, or refuses it
 command.py         what the table knows of a command
 sharding_table.py  the table of `everstep config --sharding`
-options.py         arguments and options, each spelled once; `ExperimentRequest`
+options.py         options of several commands, each spelled once; one command's own are in its file
 resolving.py       from a command line to a resolved configuration
 backends.py        choosing the backend, and loading Keras with it
 run_resolved.py    running a resolved experiment, for `train` and `eval`

@@ -3,15 +3,15 @@
 A configuration is a `Config` dataclass. `compose` puts layers of values over its defaults; every value knows the file,
 line or override that it came from, so that an error can name it. Registries find tasks and experiments.
 
-base.py           `Config` and `OneOfConfig`: typed fields, merging, rules between values, unknown keys
+base.py           `Config` and `OneOfConfig`: typed fields, merging, rules; misspelt keys, what was meant
 annotations.py    from the annotation of a field to a strict check of its value
 registry.py       tasks by their config class, experiments by their name
 files.py          YAML, JSON and TOML, with the line of each key
-dialect.py        the YAML that is read and written
+dialect.py        the YAML that is read and written; how a value is typed, in overrides, too: 1e-3, off
 overrides.py      `a.b=1`, `+new=2`, `~old` on a command line
 layers.py         values from one place, which know where each is from
 sources.py        all that one request names, as layers
-groups.py         directories of alternative files
+groups.py         Hydra's groups and defaults lists: `--config-dir`, `task/model=large`; not of flows
 interpolation.py  `${trainer.train_steps}`, `${oc.env:HOME}`, `${secret:NAME}`
 compose.py        layers over defaults, later ones winning
 key_paths.py      paths such as `task.layers[0].units`

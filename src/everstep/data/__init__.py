@@ -3,11 +3,11 @@
 A `Stream` yields blocks of batches and knows its position, which a checkpoint keeps. `make_stream` makes one of any
 data that a task's `build_inputs` returns.
 
-stream.py           the interface of every source: batches, and their position, the same for all processes
+stream.py           the interface of every source: batches, their position, the rows of one process
 source.py           `make_stream`: which source reads which data
 config.py           the data section of a task's configuration
 nest.py             functions over the nesting of a batch
-arrays.py           arrays in memory
+arrays.py           arrays in memory, and the order of their samples in each epoch
 array_file.py       an array that is larger than memory
 iterables.py        generators and iterables
 py_dataset.py       `keras.utils.PyDataset`
@@ -28,7 +28,7 @@ tf_variables.py     the variables of a TensorFlow checkpoint
 wrappers.py         streams that map, limit, keep or count another one
 sparse.py           sparse and ragged tensors on the host
 labels.py           class labels that are out of range
-randomness.py       what is drawn for an epoch follows from (seed, epoch)
+randomness.py       the generator of (seed, epoch), from which each source draws its own order
 random_states.py    the states of the global random generators, as bytes
 arguments.py        numbers and paths that users pass
 advice.py           what to change at each kind of source that is too slow

@@ -3,7 +3,7 @@
 `create_engine` makes the engine of the process's backend. An `Engine` runs compiled calls of many steps, and moves the
 state between the device, the host and the Keras objects. Each backend is one file that implements `Backend`.
 
-backend.py              which backend the process has: selected once, before Keras is imported
+backend.py              which backend the process has: selected once, before Keras; its determinism options
 config.py               `RuntimeConfig`: backend, devices, seed, precision
 engine.py               `Engine`: runs steps, the same way on every backend
 steps.py                `Steps`: the code of a step
@@ -12,9 +12,9 @@ protocol.py             `Backend`: what each backend implements
 jax.py                  JAX
 tensorflow.py           TensorFlow
 torch.py                PyTorch; which steps run as CUDA graphs, and which eagerly
-feed.py                 reads batches ahead, in a thread
+feed.py                 reads batches ahead, in a thread; the position of the last one taken, for checkpoints
 call_length.py          how many steps one call holds
-window.py               means of what steps returned
+window.py               means of what steps returned, in training and evaluation, weighted by samples
 logs.py                 logs of steps, as numbers on the host
 state.py                stable keys for every variable
 probe.py                what a step creates and uses, found while it is traced
@@ -29,7 +29,7 @@ model_settings.py       what `runtime` changes in a model
 remat.py                activations that are computed again
 flops.py                operations of a step
 profiler.py             traces of steps
-exactness.py            how far the bits of steps can be repeated
+exactness.py            how exactly the steps of a run can be repeated, in words, for `run.json`
 certified.py            JAX on a GPU: programs that were shown to repeat their bits
 programs.py             JAX on a GPU: what is kept of them with a run
 machine_choices.py      JAX on a GPU: what is kept of them for all runs on a machine
@@ -43,7 +43,7 @@ torch_products.py       dense layers whose product adds the bias
 torch_updates.py        updates of all variables in few passes
 workers.py              `Workers`: who computes each step together
 strategy.py             which devices a run uses
-mesh.py                 the devices that train one model on JAX
+mesh.py                 the devices that train one model on JAX; which rows each process has
 sharding.py             which device holds which part of a variable
 sharded_init.py         variables that are created in parts
 replicas.py             one step on several devices, under `tf.distribute`
@@ -52,7 +52,7 @@ merging.py              the variables of several workers become one state
 processes.py            one step on several processes, on TensorFlow and PyTorch; which rows each has
 tensorflow_processes.py what they compute together on TensorFlow
 torch_processes.py      what they compute together on PyTorch
-call_agreement.py       which batches go into one call of several processes
+call_agreement.py       which batches go into one call of several processes, and at which one all of them stop
 hub.py                  KerasHub, imported where it is used
 late_tensorflow.py      TensorFlow beside another backend
 custom_loops.py         training loops that users write themselves

@@ -17,7 +17,7 @@ stop_at.py            `StopAt`: interrupts a run at a time of day
 saver.py              what a checkpoint of a run contains, and what a failed save does
 recovery.py           what happens when training diverges
 untouched.py          weights and metrics that no step changes
-lazy_logs.py          logs that stay on the device until they are read
+lazy_logs.py          logs that stay on the device until they are read, and their steps per second
 keras_callbacks.py    Keras callbacks, as a hook
 listener.py           `Listener`: a hook that also sees epochs end
 callback_state.py     the state of callbacks and actions

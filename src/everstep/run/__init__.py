@@ -15,7 +15,7 @@ announcements.py         what is said on the screen before training, and when it
 exporting.py             the export at the end
 trackers.py              the trackers of a run
 environments.py          code, packages, machine and data
-cost.py                  parameters, operations, rates, memory
+cost.py                  parameters, operations, samples per second; steps per second of the whole attempt
 kept_work.py             goodput: the share of computed steps that was kept
 profiling.py             traces of some steps
 pruning.py               a trial waits after an evaluation until its sweep has decided
@@ -25,7 +25,7 @@ layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
 listing.py               every run below a directory, with its real state
 removal.py               removes runs
-exit_codes.py            how a training program ends
+exit_codes.py            how a training program ends: message and exit code; 2 for bad input
 """
 
 from typing import TYPE_CHECKING

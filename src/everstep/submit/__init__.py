@@ -2,7 +2,7 @@
 
 request.py       what is submitted
 snapshot.py      the copies
-job.py           the program that an executor runs
+job.py           the program that an executor runs; on Slurm it requeues itself when its time is up
 background.py    the executor that needs no queue
 slurm.py         Slurm
 ray.py           Ray

@@ -9,10 +9,10 @@ jsonl.py            `metrics.jsonl`
 tensorboard.py      TensorBoard
 mlflow.py           MLflow: its addresses, without credentials; what is sent
 mlflow_active.py    MLflow's own functions, while a user's code runs
-wandb.py            Weights & Biases: what is sent, and for how long it is waited
+wandb.py            Weights & Biases: the id of a run, kept by every attempt; what is sent, how long is waited
 wandb_process.py    the program of the process that calls W&B's package
 spooled_tracker.py  what MLflow and W&B share: one run over all attempts, how long the end may wait
-spool.py            records on disk, for a server that may be down; leaves out what a resumed run records again
+spool.py            records on disk, parameters flattened, for a server that may be down; leaves out repeats
 delivery.py         sends what the spool has, in a thread: how far it is, and retries
 syncing.py          `everstep runs sync`: what could not be sent
 samples.py          samples of evaluations, as files

@@ -6,7 +6,7 @@
 finding.py     the model that a name stands for
 models.py      loads models that others may have written, without running their code
 inputs.py      data to predict on: arrays, images, tables, TFRecords
-predicting.py  runs a model over data in batches, in constant memory
+predicting.py  runs a model over data in batches, in constant memory; writes a row for each sample
 outputs.py     outputs as rows of a file
 run_export.py  `export_model`: the model of a run, with the weights of one of its checkpoints
 """

@@ -17,7 +17,7 @@ Nothing here imports Keras: what trains is loaded when a task runs.
 
 task.py       `FlowTask`: what a user writes
 project.py    a project's folder and tasks
-settings.py   the configuration of a flow, and the name of its experiment on MLflow
+settings.py   the configuration of a flow: its files, overrides, `optimizer=adam`; its experiment on MLflow
 unread.py     parameters that a task never reads
 running.py    from a task's name to a run of it
 own_run.py    what surrounds a task's `run`, whoever calls it

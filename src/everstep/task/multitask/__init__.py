@@ -2,7 +2,7 @@
 
 config.py   `MultiTaskConfig`: which tasks, and how often each
 task.py     `MultiTask`: several tasks as one
-streams.py  the streams of several tasks as one
+streams.py  the streams of several tasks as one; which task is next, by weights
 """
 
 import importlib
