@@ -205,7 +205,7 @@ def changed(**entry):
         (changed(shape=[8, 60]), "are not of one array"),
         (changed(dtype="object"), "not of one array|do not fit"),
         (changed(parts=[{"start": [0, 9], "shape": [8, 3], "offset": 0}]), "do not fit"),
-        (changed(parts=[{"start": [-3, 3], "shape": [8, 3], "offset": 0}]), "do not fit"),
+        (changed(parts=[{"start": [-3, 3], "shape": [8, 3], "offset": 0}]), "these are no dimensions"),
         (changed(parts=[{"start": [0, 0], "shape": [8, 3], "offset": 0}]), "48 of 48"),
         (changed(parts=[{"start": [0, 3], "shape": [8, 3], "offset": 1 << 40}]), "do not fit"),
         (changed(parts=[{"start": [0, 3], "shape": [8, 3]}]), "cannot be used: KeyError"),

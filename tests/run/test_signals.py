@@ -29,6 +29,28 @@ def test_signals_set_a_flag_and_the_former_handlers_come_back():
         signal.signal(signal.SIGTERM, before[0])
 
 
+ENDS = """
+import os, signal, sys, time
+from everstep.run.signals import Signals
+with Signals(["USR1"], 85) as signals:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    code = signals.interrupted().exit_code
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+late = Late()  # deleted while the interpreter ends
+if sys.argv[1:]:  # it goes on for a long time
+    signals._answered -= 60
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 85), (["goes on"], -signal.SIGTERM)])
+def test_a_signal_while_the_process_ends_does_not_change_how(arguments, code):
+    assert subprocess.run([sys.executable, "-c", ENDS, *arguments]).returncode == code
+
+
 @pytest.mark.parametrize(
     ("sent", "requeue", "code"),
     [

@@ -189,10 +189,10 @@ def _numbers(values: list[Any]) -> tuple[int, ...]:
     """Returns whole numbers that describe an array.
 
     Raises:
-      ValueError: They are others, or more or larger than arrays have.
+      ValueError: They are others, below 0, or more or larger than arrays have.
     """
     if len(values) > _MOST_DIMENSIONS or any(
-        type(value) is not int or abs(value) > _LARGEST_NUMBER for value in values
+        type(value) is not int or not 0 <= value <= _LARGEST_NUMBER for value in values
     ):
         raise ValueError("these are no dimensions")
     return tuple(values)

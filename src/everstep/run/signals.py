@@ -4,11 +4,13 @@ Nothing is saved inside a handler: the state may be in the middle of a step. The
 it leave: `loop/controller.py`, `Controller._save_before_exit`.
 """
 
+import atexit
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
@@ -76,8 +78,8 @@ class Signals:
               save()
               raise signals.interrupted()
 
-    The first signal counts. Further ones only print how to end the process at once. Outside the main thread Python
-    cannot handle signals: there the block changes nothing.
+    The first signal counts. Further ones only print how to end the process at once, and do nothing while it ends.
+    Outside the main thread Python cannot handle signals: there the block changes nothing.
 
     Args:
       extra: Names of further signals, such as `USR1` or `SIGUSR2`.
@@ -98,6 +100,7 @@ class Signals:
         self._extra = frozenset(signal_number(name) for name in extra)
         self._requeue_exit_code = _checked(requeue_exit_code)
         self._former: dict[int, Any] = {}
+        self._answered: float | None = None  # when the block was left to end the process
 
     def request(self, reason: str) -> None:
         """Requests a stop for `reason`; a preemption watcher calls it in its own thread."""
@@ -128,9 +131,20 @@ class Signals:
     def __exit__(self, *exception: object) -> None:
         if self in _active:
             _active.remove(self)
-            self._restore()
+            self._answered = time.monotonic()
+            # The process ends now: a further signal must not end it in another way, unless the program has a say in it.
+            if self.received is None:
+                self._restore()
+            else:
+                self._restore(but=[signal.SIG_DFL])
+                atexit.register(self._ignore)
 
     def _handle(self, number: int, frame: object) -> None:
+        if self._answered is not None:
+            if time.monotonic() - self._answered > _SECONDS_TO_END:  # it goes on: signals are no longer ours
+                self._restore()
+                os.kill(os.getpid(), number)
+            return
         if self.reason is None:
             self.received, self.reason = number, signal.Signals(number).name
         else:
@@ -139,15 +153,25 @@ class Signals:
                 f"kill -9 {os.getpid()} ends it at once, and the newest checkpoint stays good"
             )
 
-    def _restore(self) -> None:
+    def _ignore(self) -> None:
+        """Ignores signals while the interpreter ends, which would restore what the system does with them."""
+        for number in self._former:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_IGN)
+
+    def _restore(self, but: Collection[Any] = ()) -> None:
         for number, former in self._former.items():
-            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
+            if former not in but:
+                signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
 
     def _exit_code(self) -> int:
         usual = 128 + (signal.SIGTERM if self.received is None else self.received)
         requeue = self.received is None or self.received in self._extra
         return self._requeue_exit_code if requeue and self._requeue_exit_code is not None else usual
 
+
+_SECONDS_TO_END = 10
+"""For how long signals are ignored after one was answered: backends take seconds to end a process."""
 
 _active: list[Signals] = []
 
