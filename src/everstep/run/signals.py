@@ -136,13 +136,13 @@ class Signals:
             if self.received is None:
                 self._restore()
             else:
-                self._restore(but=[signal.SIG_DFL])
+                self._restore(but=[number for number in self._former if self._ends_process(number)])
                 atexit.register(self._ignore)
 
     def _handle(self, number: int, frame: object) -> None:
         if self._answered is not None:
             if time.monotonic() - self._answered > _SECONDS_TO_END:  # it goes on: signals are no longer ours
-                self._restore()
+                self._restore(but=[other for other in self._former if signal.getsignal(other) != self._handle])
                 os.kill(os.getpid(), number)
             return
         if self.reason is None:
@@ -159,9 +159,13 @@ class Signals:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, signal.SIG_IGN)
 
-    def _restore(self, but: Collection[Any] = ()) -> None:
+    def _ends_process(self, number: int) -> bool:
+        """Whether a signal ended the process before: the program has no handler of its own, and it is not Ctrl-C."""
+        return number != signal.SIGINT and self._former[number] == signal.SIG_DFL
+
+    def _restore(self, but: Collection[int] = ()) -> None:
         for number, former in self._former.items():
-            if former not in but:
+            if number not in but:
                 signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
 
     def _exit_code(self) -> int:
