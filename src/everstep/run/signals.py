@@ -9,8 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
@@ -78,8 +77,8 @@ class Signals:
               save()
               raise signals.interrupted()
 
-    The first signal counts. Further ones only print how to end the process at once, and do nothing while it ends.
-    Outside the main thread Python cannot handle signals: there the block changes nothing.
+    The first signal counts. Further ones only print how to end the process at once, and do nothing while the
+    interpreter ends. Outside the main thread Python cannot handle signals: there the block changes nothing.
 
     Args:
       extra: Names of further signals, such as `USR1` or `SIGUSR2`.
@@ -100,7 +99,6 @@ class Signals:
         self._extra = frozenset(signal_number(name) for name in extra)
         self._requeue_exit_code = _checked(requeue_exit_code)
         self._former: dict[int, Any] = {}
-        self._answered: float | None = None  # when the block was left to end the process
 
     def request(self, reason: str) -> None:
         """Requests a stop for `reason`; a preemption watcher calls it in its own thread."""
@@ -131,20 +129,11 @@ class Signals:
     def __exit__(self, *exception: object) -> None:
         if self in _active:
             _active.remove(self)
-            self._answered = time.monotonic()
-            # The process ends now: a further signal must not end it in another way, unless the program has a say in it.
-            if self.received is None:
-                self._restore()
-            else:
-                self._restore(but=[number for number in self._former if self._ends_process(number)])
-                atexit.register(self._ignore)
+            self._restore()
+            if self.received is not None:
+                atexit.register(_ignore, list(self._former))
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._answered is not None:
-            if time.monotonic() - self._answered > _SECONDS_TO_END:  # it goes on: signals are no longer ours
-                self._restore(but=[other for other in self._former if signal.getsignal(other) != self._handle])
-                os.kill(os.getpid(), number)
-            return
         if self.reason is None:
             self.received, self.reason = number, signal.Signals(number).name
         else:
@@ -153,20 +142,9 @@ class Signals:
                 f"kill -9 {os.getpid()} ends it at once, and the newest checkpoint stays good"
             )
 
-    def _ignore(self) -> None:
-        """Ignores signals while the interpreter ends, which would restore what the system does with them."""
-        for number in self._former:
-            if signal.getsignal(number) == self._handle:
-                signal.signal(number, signal.SIG_IGN)
-
-    def _ends_process(self, number: int) -> bool:
-        """Whether a signal ended the process before: the program has no handler of its own, and it is not Ctrl-C."""
-        return number != signal.SIGINT and self._former[number] == signal.SIG_DFL
-
-    def _restore(self, but: Collection[int] = ()) -> None:
+    def _restore(self) -> None:
         for number, former in self._former.items():
-            if number not in but:
-                signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
+            signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
 
     def _exit_code(self) -> int:
         usual = 128 + (signal.SIGTERM if self.received is None else self.received)
@@ -174,8 +152,12 @@ class Signals:
         return self._requeue_exit_code if requeue and self._requeue_exit_code is not None else usual
 
 
-_SECONDS_TO_END = 10
-"""For how long signals are ignored after one was answered: backends take seconds to end a process."""
+def _ignore(numbers: Iterable[int]) -> None:
+    """Ignores signals that would end the process, while the interpreter ends: the exit code stays what it is."""
+    for number in numbers:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
+
 
 _active: list[Signals] = []
 
