@@ -48,7 +48,7 @@ class StopAt(Hook):
         """
         super().setup(controller)
         if controller.request_stop is None:
-            reason = "but nothing takes its request to stop"
+            reason = "nothing takes its request to stop"
             raise UsageError(reason, key="StopAt", received=self._at, remedy="Controller(request_stop=…)")
 
     def on_ready(self) -> None:
