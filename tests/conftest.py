@@ -154,6 +154,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> Any:
 
 
 @pytest.fixture(autouse=True)
+def _signals_are_handled_as_before():
+    """Fails a test after which another handler answers a signal: Ctrl-C would not end what the next ones start."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    changed = {number: former for number, former in before.items() if signal.getsignal(number) != former}
+    for number, former in changed.items():
+        signal.signal(number, former)
+    assert not changed, f"the test leaves handlers behind: {[signal.Signals(number).name for number in changed]}"
+
+
+@pytest.fixture(autouse=True)
 def _restore_registered_optimizers():
     """Removes the optimizers that a test has registered: the next one expects the shipped ones."""
     from everstep.task.optim import config as registry

@@ -3,11 +3,10 @@
 import contextlib
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from everstep.run import Interrupted
+from everstep.run import Interrupted, signals_handled
 
 
 def without_restarts(words: Sequence[str]) -> list[str]:
@@ -34,17 +33,12 @@ def exit_on_sigterm(saved_step: Callable[[], int | None]) -> Iterator[None]:
     Raises:
       Interrupted: SIGTERM was received; the exit code is 143.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    except Interrupted as interrupted:
-        interrupted.saved = saved_step() if interrupted.saved is None else interrupted.saved
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if former is None else former)
+    with signals_handled((signal.SIGTERM,), _interrupt):
+        try:
+            yield
+        except Interrupted as interrupted:
+            interrupted.saved = saved_step() if interrupted.saved is None else interrupted.saved
+            raise
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

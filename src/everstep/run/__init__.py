@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from everstep.run.signals import (
         Interrupted,
         as_python_interrupts,
+        signals_handled,
     )
     from everstep.run.trackers import (
         LiveFacts,

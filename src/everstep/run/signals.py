@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from everstep.errors import UsageError, nearest
@@ -150,6 +150,21 @@ class Signals:
         usual = 128 + (signal.SIGTERM if self.received is None else self.received)
         requeue = self.received is None or self.received in self._extra
         return self._requeue_exit_code if requeue and self._requeue_exit_code is not None else usual
+
+
+@contextlib.contextmanager
+def signals_handled(numbers: Iterable[int], handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Inside the block `handler` answers these signals; afterwards those that did before.
+
+    Python handles signals in the main thread only: in any other one the block changes nothing.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    former = {number: signal.signal(number, handler) for number in numbers} if main else {}
+    try:
+        yield
+    finally:
+        for number, before in former.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)  # None: not set from Python
 
 
 def _ignore(numbers: Iterable[int]) -> None:

@@ -32,6 +32,7 @@ from everstep.run import (
     export_record,
     loop_directories,
     results_file,
+    signals_handled,
 )
 from everstep.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
 
@@ -85,9 +86,7 @@ class Job:
         Raises:
           UsageError: The same submission is already running.
         """
-        with RunLock(self._snapshot):
-            for number in _FORWARDED:
-                signal.signal(number, self._handle)
+        with RunLock(self._snapshot), signals_handled(_FORWARDED, self._handle):
             self._write(STARTED, pid=os.getpid(), host=socket.gethostname())
             (self._snapshot / ENDED).unlink(missing_ok=True)
             before = self._progress()
@@ -98,8 +97,8 @@ class Job:
                 code = exit_code(error)
             requeued = self._time_is_up and code == _STOPPED and self._progress() != before
             self._write(ENDED, code=code, requeued=requeued)
-        if self._time_is_up:
-            _requeue(requeued)
+            if self._time_is_up:
+                _requeue(requeued)
         return code
 
     def _handle(self, number: int, frame: object) -> None:

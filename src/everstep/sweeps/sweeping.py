@@ -5,17 +5,15 @@ import contextlib
 import dataclasses
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from everstep import redaction, storage
 from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
-from everstep.run import Interrupted
+from everstep.run import Interrupted, signals_handled
 from everstep.sweeps import FILE, PAGE, page
 from everstep.sweeps.definition import Definition, require_same
 from everstep.sweeps.executors import LocalWorkers
@@ -343,11 +341,12 @@ def run_local(
 
 
 def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress: "_SweepProgress") -> None:
-    with _StopSignals() as signals:
+    received: list[int] = []
+    with signals_handled((signal.SIGTERM, signal.SIGINT), lambda number, frame: received.append(number)):
         workers, parent = LocalWorkers(study.directory, count, longer), ParentRun(study)
         due, has_news = 0.0, False
         try:
-            while (code := workers.poll()) is None and signals.received is None and not progress.is_hopeless():
+            while (code := workers.poll()) is None and not received and not progress.is_hopeless():
                 time.sleep(0.1)
                 has_news = progress.show() or has_news
                 if time.monotonic() > due:
@@ -366,9 +365,9 @@ def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress:
         found = storage.read_json(study.directory / PROBLEM)
         page.write(study)
         raise UsageError(found["reason"], key=found["key"], received=found["received"], remedy=found["remedy"])
-    if signals.received is not None:
+    if received:
         page.write(study)
-        raise SweepInterrupted(signal.Signals(signals.received).name, 128 + signals.received)
+        raise SweepInterrupted(signal.Signals(received[-1]).name, 128 + received[-1])
     if code and not study.is_done() and not progress.is_hopeless():
         page.write(study)
         raise TrainingError(f"the workers ended with exit code {code}: {workers.last_lines()}")
@@ -389,27 +388,6 @@ class SweepInterrupted(Interrupted):
     def text(self) -> str:
         """What happened, and how to go on."""
         return f"{self.reason}: the trials are saved; the same command resumes them"
-
-
-class _StopSignals:
-    """Within the block, SIGTERM and SIGINT are noted instead of ending the process."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._former: dict[int, Any] = {}
-
-    def __enter__(self) -> "_StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._former[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
 
 
 class _SweepProgress:

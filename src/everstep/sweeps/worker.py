@@ -33,6 +33,7 @@ from everstep.run import (
     pruning,
     read,
     reported_error,
+    signals_handled,
 )
 from everstep.sweeps import live, page
 from everstep.sweeps.definition import Definition
@@ -357,9 +358,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         study = SweepStudy(directory, Definition.load(directory))
         worker = Worker(study, options.longer, waits=not options.no_wait, parent=options.parent)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, worker.stop)
-        worker.run()
+        with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), worker.stop):
+            worker.run()
         if options.no_wait:
             ParentRun(study).update()
     except WorkerStopped:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -19,6 +19,7 @@ import typer
 from everstep.cli import new_app
 from everstep.errors import TrainingError, UsageError
 from everstep.projects.flow import FlowProject
+from everstep.run import signals_handled
 from everstep.tracking import checked_uri, folder_uri, is_there, local_store, without_credentials
 
 app = new_app()
@@ -63,7 +64,9 @@ def ui(
     else:
         print(f"MLflow       nothing is tracked yet: the first tracked run creates {local_store(root)}", flush=True)
     commands["TensorBoard"] = (["tensorboard.main", "--logdir", str(root / "runs")], tensorboard_port)
-    with _stop_requests() as stops, contextlib.ExitStack() as stack:
+    stops: list[int] = []  # Ctrl-C and SIGTERM, so that everything is ended in order
+    noted = signals_handled((signal.SIGINT, signal.SIGTERM), lambda number, frame: stops.append(number))
+    with noted, contextlib.ExitStack() as stack:
         servers = {}
         for name, (words, number) in commands.items():
             command = [sys.executable, "-m", *words, "--host", host, "--port", str(number)]
@@ -185,18 +188,3 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Yields a list that Ctrl-C and SIGTERM append to, so that everything is ended in order."""
-    stops: list[int] = []
-    former = {
-        number: signal.signal(number, lambda got, frame: stops.append(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stops
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

@@ -1,13 +1,12 @@
 """`everstep tune`: try batch sizes or learning rates; nothing is set."""
 
-import contextlib
 import math
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,6 +15,7 @@ from everstep.cli import Resolved, aligned, load_backend, new_app, options, prin
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
+from everstep.run import signals_handled
 from everstep.sweeps.tuner import (
     KEY,
     RangeTest,
@@ -121,27 +121,17 @@ def _print_rows(tries: Iterator[Tried]) -> list[Tried]:
     """Prints a row for each try as soon as it ends; returns all of them."""
     print_last(_ROW.format("batch size", "fits", "samples/s", "memory", "").rstrip())
     done = []
-    with _exit_on_signals():
+    with signals_handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), _leave):
         for tried in tries:
             print_last(redaction.text(_tried_row(tried)))
             done.append(tried)
     return done
 
 
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Raises `typer.Exit` on a signal, so that the subprocess that tries a size ends as well."""
-
-    def leave(number: int, frame: Any) -> None:
-        print(f"everstep: {signal.Signals(number).name}: the search is not finished; nothing was set", file=sys.stderr)
-        raise typer.Exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _leave(number: int, frame: Any) -> NoReturn:
+    """Ends the search, and the subprocess that tries a size with it."""
+    print(f"everstep: {signal.Signals(number).name}: the search is not finished; nothing was set", file=sys.stderr)
+    raise typer.Exit(128 + number)
 
 
 def _tried_row(tried: Tried) -> str:
