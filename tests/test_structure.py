@@ -375,20 +375,31 @@ def test_the_front_door_names_every_package_and_file():
 
 
 def test_the_table_of_rooms(tmp_path):
+    door = "__getattr__, __dir__ = lazy_names(__name__, __file__)\nif TYPE_CHECKING:\n    "
     files = {
-        "__init__": "from everstep.b import door",
-        "a/__init__": "__getattr__, __dir__ = lazy_names(__name__, __file__)\nfrom everstep.b.c import f",
+        "__init__": f"{door}from everstep.b import g",
+        "a/__init__": f"{door}from everstep.b.c import f",
         "a/x": "from everstep.b import f, g\nfrom everstep.a.y import h\ndef late():\n    from everstep.b.c import k",
-        "a/y": "import json",
+        "a/y": "from everstep import g, storage",
+        "b/__init__": f"{door}from everstep.b import f",
+        "b/f": "",
+        "b/c": "",
+        "old/__init__": "",
+        "old/part": "",
+        "storage": "",
         "sweeps/__init__": "",
-        "launch/child": "from everstep.sweeps import s",
+        "launch/child": "from everstep.sweeps import s\nfrom everstep.old import part",
     }
     for name, text in files.items():
         path = tmp_path / "src" / "everstep" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = {room.name: (len(room.names), len(room.modules)) for room in rooms(tmp_path)}
-    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "sweeps": (0, 0)}
+    found = {room.name: (sorted(room.names), sorted(room.modules)) for room in rooms(tmp_path) if room.names}
+    names = ["everstep.b.c.k", "everstep.b.f", "everstep.b.g", "everstep.g", "everstep.storage"]
+    assert found == {
+        "a": (names, ["everstep", "everstep.b", "everstep.b.c", "everstep.storage"]),
+        "launch": (["everstep.old.part", "everstep.sweeps.s"], ["everstep.old.part", "everstep.sweeps"]),
+    }
 
 
 def test_shipped_entry_points_are_those_of_the_installation():
