@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from everstep import redaction, storage
+from everstep import storage
 from everstep.cli import Resolved, aligned, load_backend, new_app, options, print_last, quiet, repeated_command, resolve
 from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
@@ -93,7 +93,7 @@ def batch_size(
     def attempt(size: int) -> Tried:
         return try_in_subprocess(size, repeated_command(context.obj, f"--only={size}"), max_bytes)
 
-    print_last(redaction.text(_advice(_print_rows(search(first, largest_size, attempt)))))
+    print_last(_advice(_print_rows(search(first, largest_size, attempt))))
 
 
 def _size(option: str, text: str) -> int:
@@ -123,7 +123,7 @@ def _print_rows(tries: Iterator[Tried]) -> list[Tried]:
     done = []
     with signals_handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), _leave):
         for tried in tries:
-            print_last(redaction.text(_tried_row(tried)))
+            print_last(_tried_row(tried))
             done.append(tried)
     return done
 
@@ -183,7 +183,7 @@ def learning_rate(
     if picture.suffix != ".csv":
         storage.write_bytes(picture, draw(test, resolved.experiment, picture.suffix[1:]))
     storage.write_text(picture.with_suffix(".csv"), test.table())
-    print_last(redaction.text(_found(test, picture, resolved.params.trainer.optimizer_config.learning_rate)))
+    print_last(_found(test, picture, resolved.params.trainer.optimizer_config.learning_rate))
 
 
 def _range(least: str, most: str) -> tuple[float, float]:
