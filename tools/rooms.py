@@ -6,9 +6,9 @@
 A room is a folder at the top level of the package, or a file there; below `frontends`, `projects` and `recipes`
 each folder is one. Doors only list names for others, so what they import does not count.
 
-A name that a door offers counts for the door, wherever the door has it from: `from everstep.config import Config, dialect`
-are two names of the module `everstep.config`, and `from everstep import Task, fit` two names of `everstep`. A module
-that no door offers counts itself: `from everstep import storage` is the module `everstep.storage`.
+A name that a door offers counts for the door, wherever the door has it from: `from everstep.config import dialect` is a
+name of the module `everstep.config`, and `from everstep import Task, fit` are two names of the module `everstep`. A
+module that no door offers counts itself: `from everstep import storage` is the module `everstep.storage`.
 """
 
 import argparse

@@ -22,14 +22,13 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from everstep import redaction, storage
+from everstep import Config, ExperimentConfig, Mode, redaction, storage
 from everstep.cli import options, resolve
-from everstep.config import Config, dialect
+from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.model_garden.absl_flags import DECLINED
 from everstep.model_garden.gin import operative_config
-from everstep.run import Interrupted, exit_code
+from everstep.run import run_program
 
 FLAGS = flags.FLAGS
 
@@ -151,13 +150,13 @@ def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
 
 
 def _exit_code(main: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -> int:
+    def program() -> None:
+        main(arguments)  # what it returns is no exit code
+
     try:
-        main(arguments)
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error)
+        return run_program(program, arguments)
     finally:
         _save_gin()
-    return 0
 
 
 def _save_gin() -> None:

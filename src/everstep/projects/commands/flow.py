@@ -66,7 +66,7 @@ def flow(
         tasks = ", ".join(sorted(home.tasks())) or "none"
         raise UsageError("no task is given", key="NAME", remedy=f"everstep flow NAME; tasks: {tasks}")
     if multirun:
-        from everstep.sweeps import sweep_flow
+        from everstep.projects.commands.swept_flows import sweep_flow
 
         sweep_flow(home, name, overrides or (), backend, model_dir)
         return

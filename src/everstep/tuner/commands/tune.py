@@ -10,13 +10,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from everstep import storage
+from everstep import Mode, get_task, storage
 from everstep.cli import Resolved, aligned, load_backend, new_app, options, print_last, quiet, repeated_command, resolve
-from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
-from everstep.experiment_config import Mode
 from everstep.run import signals_handled
-from everstep.sweeps.tuner import (
+from everstep.tuner import (
     KEY,
     RangeTest,
     Tried,
@@ -109,7 +107,7 @@ def _max_bytes(memory: str | None) -> int | None:
 
 def _try_here(resolved: Resolved, size: int, evaluate: bool) -> Tried:
     with quiet():
-        from everstep.sweeps.tuner import try_size, with_size
+        from everstep.tuner import try_size, with_size
 
         load_backend(resolved.params.runtime.seed)
     params = with_size(resolved.params, size)
@@ -207,7 +205,7 @@ def _picture(out: str) -> Path:
 
 def _range_test(resolved: Resolved, least: float, most: float, steps: int) -> RangeTest:
     with quiet():
-        from everstep.sweeps.tuner import range_test
+        from everstep.tuner import range_test
 
         load_backend(resolved.params.runtime.seed)
     with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder:
