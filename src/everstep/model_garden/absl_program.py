@@ -121,8 +121,7 @@ def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
     """
     redaction.learn(params.as_dict())
     storage.prepare_directory(model_dir)
-    text = dialect.dump(redaction.tree(dialect.escaped(params.as_dict())))
-    storage.write_text(Path(model_dir) / "params.yaml", text)
+    storage.write_text(Path(model_dir) / "params.yaml", dialect.dump_without_secrets(params.as_dict()))
 
 
 def save_gin_config(filename_suffix: str, model_dir: storage.PathLike) -> None:
