@@ -100,7 +100,8 @@ ASKED = {
         ["everstep.Training", "everstep.components.Orchestrator", "everstep.flow.FlowTask", "everstep.catalog.Catalog"],
     ),
     "model_garden": (["train line --import line --gin-params A.b=1"], []),
-    "sweeps": (["sweep line task.units=1,2", "tune batch-size line"], ["everstep.sweep"]),
+    "sweeps": (["sweep line task.units=1,2"], ["everstep.sweep"]),
+    "tuner": (["tune batch-size line"], []),
     "submit": (["submit baseline", "sweep line --import line task.units=1,2 --on slurm"], []),
     "recipes": (["train mnist/local", "bct compare"], ["everstep.bct.BCTTask"]),
 }
@@ -154,7 +155,7 @@ def test_without_any_companion_the_core_trains_and_says_what_is_missing(tmp_path
 def test_without_one_companion_the_others_work(tmp_path, companion):
     found = run_without({companion}, tmp_path)
     require_trained(found)
-    others = {"projects": "flow", "sweeps": "sweep", "submit": "submit", "recipes": "bct"}
+    others = {"projects": "flow", "sweeps": "sweep", "tuner": "tune", "submit": "submit", "recipes": "bct"}
     assert {name for name, command in others.items() if f" {command} " in found["help"][1]} == set(others) - {companion}
     for words, (code, text) in found["commands"].items():
         assert code == 2, words

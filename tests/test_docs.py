@@ -235,7 +235,7 @@ def test_descriptions_are_those_of_a_card(page, block):
 def test_spaces_fit_their_experiment(block, tmp_path):
     (tmp_path / "space.yaml").write_text(block.text)
     space = create_space(tmp_path / "space.yaml")
-    check_space(space, experiment_check("regression/sine", (), space))
+    check_space(space, experiment_check(space, (), experiment="regression/sine"))
 
 
 @pytest.mark.parametrize(("page", "block"), GIN)

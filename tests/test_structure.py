@@ -69,7 +69,7 @@ LINES = (
     "recipes",
     "recipes.bct recipes.hub",
     "submit",
-    "sweeps sweeps.tuner",
+    "sweeps tuner",
     "sweeps.commands",
     "projects.commands",
     "model_garden",
@@ -79,13 +79,12 @@ LINES = (
 LEVEL = {part: level for level, line in enumerate(LINES) for part in line.split()}
 
 # They stand beside the core, and use it as any package could.
-COMPANIONS = {"projects", "model_garden", "sweeps", "submit", "recipes"}
+COMPANIONS = {"projects", "model_garden", "sweeps", "tuner", "submit", "recipes"}
 # What they need of each other is imported where it is used, so that each works without the others.
 AMONG_COMPANIONS = {
     ("projects", "recipes"): "the projects that `everstep new` creates begin with the digits that ship",
-    ("projects", "sweeps"): "`everstep flow -m` is a sweep",
+    ("projects", "sweeps"): "runs of components and tasks of flows can be swept; `everstep flow -m` is a sweep",
     ("submit", "projects"): "what is submitted may be a run of a project: its config file and code are copied",
-    ("sweeps", "projects"): "what is swept may be a run of components, or a task of a flow",
     ("sweeps", "submit"): "workers on a cluster are submitted",
 }
 
@@ -100,7 +99,7 @@ MAY_LOAD_PICKLES = {"everstep.projects.components.generic_trainer", "everstep.pr
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 # Commands, entry points and recipes are imported without Keras: what brings it is imported where it is used.
-MAY_IMPORT_LATE = {"cli", "frontends", "projects", "recipes", "submit", "sweeps", "model_garden"}
+MAY_IMPORT_LATE = {"cli", "frontends", "projects", "recipes", "submit", "sweeps", "tuner", "model_garden"}
 
 # Each of these folders holds several rooms.
 FLOORS = {"frontends", "projects", "recipes"}
@@ -264,13 +263,15 @@ def test_the_core_imports_no_companion():
 def test_what_companions_need_of_each_other():
     pairs = {(importer.split(".")[1], name.split(".")[1]) for importer, name in edges()}
     assert {(a, b) for a, b in pairs if a != b and {a, b} <= COMPANIONS} == set(AMONG_COMPANIONS)
+    # These are themselves imported where they are used, the targets by sweeps.
+    used_late = {"everstep.sweeps.clusters", *SHIPPED["everstep.sweep_targets"].values()}
     at_once = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and module.count(".") and (node.module or "").count(".")
         if (module.split(".")[1], str(node.module).split(".")[1]) in AMONG_COMPANIONS
-        if module != "everstep.sweeps.clusters"  # is itself imported where it is used
+        if module not in used_late
     ]
     assert not at_once, f"import it inside the function that needs it: {at_once}"
 
@@ -375,20 +376,31 @@ def test_the_front_door_names_every_package_and_file():
 
 
 def test_the_table_of_rooms(tmp_path):
+    door = "__getattr__, __dir__ = lazy_names(__name__, __file__)\nif TYPE_CHECKING:\n    "
     files = {
-        "__init__": "from everstep.b import door",
-        "a/__init__": "__getattr__, __dir__ = lazy_names(__name__, __file__)\nfrom everstep.b.c import f",
+        "__init__": f"{door}from everstep.b import g",
+        "a/__init__": f"{door}from everstep.b.c import f",
         "a/x": "from everstep.b import f, g\nfrom everstep.a.y import h\ndef late():\n    from everstep.b.c import k",
-        "a/y": "import json",
+        "a/y": "from everstep import g, storage",
+        "b/__init__": f"{door}from everstep.b import f",
+        "b/f": "",
+        "b/c": "",
+        "old/__init__": "",
+        "old/part": "",
+        "storage": "",
         "sweeps/__init__": "",
-        "launch/child": "from everstep.sweeps import s",
+        "launch/child": "from everstep.sweeps import s\nfrom everstep.old import part",
     }
     for name, text in files.items():
         path = tmp_path / "src" / "everstep" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = {room.name: (len(room.names), len(room.modules)) for room in rooms(tmp_path)}
-    assert found == {"": (0, 0), "a": (3, 2), "launch": (1, 1), "sweeps": (0, 0)}
+    found = {room.name: (sorted(room.names), sorted(room.modules)) for room in rooms(tmp_path) if room.names}
+    names = ["everstep.b.c.k", "everstep.b.f", "everstep.b.g", "everstep.g", "everstep.storage"]
+    assert found == {
+        "a": (names, ["everstep", "everstep.b", "everstep.b.c", "everstep.storage"]),
+        "launch": (["everstep.old.part", "everstep.sweeps.s"], ["everstep.old.part", "everstep.sweeps"]),
+    }
 
 
 def test_shipped_entry_points_are_those_of_the_installation():

@@ -5,12 +5,18 @@
 
 A room is a folder at the top level of the package, or a file there; below `frontends`, `projects` and `recipes`
 each folder is one. Doors only list names for others, so what they import does not count.
+
+A name that a door offers counts for the door, wherever the door has it from: `from everstep.config import dialect` is a
+name of the module `everstep.config`, and `from everstep import Task, fit` are two names of the module `everstep`. A
+module that no door offers counts itself: `from everstep import storage` is the module `everstep.storage`.
 """
 
 import argparse
 import ast
 from pathlib import Path
 from typing import NamedTuple
+
+from everstep.doors import listed
 
 FLOORS = {"frontends", "projects", "recipes"}
 
@@ -29,17 +35,20 @@ def rooms(checkout: Path) -> list[Room]:
     source = checkout / "src"
     paths = {_dotted(path.relative_to(source)): path for path in (source / "everstep").rglob("*.py")}
     found: dict[str, Room] = {}
-    for module, path in paths.items():
+    texts = {module: path.read_text("utf-8") for module, path in paths.items()}
+    doors = {module: listed(text) for module, text in texts.items() if "lazy_names(__name__" in text}
+    for module, text in texts.items():
         name = _room(module, paths)
         room = found.setdefault(name, Room(name, 0, set(), set()))
-        text = path.read_text("utf-8")
         found[name] = room = room._replace(lines=room.lines + len(text.splitlines()))
-        if module == "everstep" or "lazy_names(__name__" in text:
+        if module == "everstep" or module in doors:
             continue
-        for imported in _imported(ast.parse(text)):
-            target = imported if imported in paths else imported.rpartition(".")[0]
-            if target != "everstep" and _room(target, paths) != name:
-                room.names.add(imported)
+        for source_module, imported in _imported(ast.parse(text)):
+            full_name = f"{source_module}.{imported}"
+            is_module = full_name in paths and imported not in doors.get(source_module, {})
+            target = full_name if is_module else source_module
+            if _room(target, paths) != name:
+                room.names.add(full_name)
                 room.modules.add(target)
     return sorted(found.values(), key=lambda room: -len(room.names))
 
@@ -55,11 +64,15 @@ def _room(module: str, paths: dict[str, Path]) -> str:
     return f"{names[0]}.{names[1]}" if names[0] in FLOORS and folder and folder.stem == "__init__" else names[0]
 
 
-def _imported(tree: ast.Module) -> list[str]:
-    """Returns what a module imports of the package, also inside functions."""
+def _imported(tree: ast.Module) -> list[tuple[str, str]]:
+    """Returns what a module imports of the package, also inside functions: the modules it names, and names of them."""
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    own = [node for node in statements if (node.module or "").startswith("everstep")]
-    return [f"{node.module}.{name.name}" for node in own for name in node.names]
+    return [
+        (node.module, name.name)
+        for node in statements
+        if node.module and node.module.partition(".")[0] == "everstep"
+        for name in node.names
+    ]
 
 
 def main() -> None:

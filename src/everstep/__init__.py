@@ -42,7 +42,8 @@ Companions use all of that as any package could, and can be removed:
 
 projects/             `Training`, components, flow, catalog, templates of new projects
 model_garden/         Model Garden's and orbit's spellings
-sweeps/               the same run with other values; the tuner
+sweeps/               the same run with other values
+tuner/                the largest batch that fits, a range of learning rates
 submit/               runs in the background, on Slurm, Ray or Kubernetes
 recipes/              shipped experiments; backward-compatible training; KerasHub models
 

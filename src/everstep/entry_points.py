@@ -29,12 +29,16 @@ SHIPPED = {
         "new": "everstep.projects.commands:NEW",
         "sweep": "everstep.sweeps.commands:SWEEP",
         "submit": "everstep.submit.commands:SUBMIT",
-        "tune": "everstep.sweeps.commands:TUNE",
+        "tune": "everstep.tuner.commands:TUNE",
         "ui": "everstep.projects.commands:UI",
         "bct": "everstep.recipes.bct.commands:BCT",
     },
     "everstep.layouts": {"shipped": "everstep.projects.layouts"},
     "everstep.repetitions": {"projects": "everstep.projects.repetitions"},
+    "everstep.sweep_targets": {
+        "components": "everstep.projects.commands.swept_components",
+        "flows": "everstep.projects.commands.swept_flows",
+    },
     "everstep.runs": {"submit": "everstep.submit.submissions", "sweeps": "everstep.sweeps.listing"},
 }
 """This package's own by group, as `pyproject.toml` declares them: its sources may be used without being installed."""

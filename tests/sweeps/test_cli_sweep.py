@@ -144,15 +144,15 @@ def test_the_hyper_config_of_a_project_of_components(everstep, tmp_path):
 
 def test_a_config_of_components_for_each_trial(tmp_path):
     from everstep.config import dialect
+    from everstep.projects.commands.swept_components import ComponentsTarget, component_space
     from everstep.sweeps.space import create_space
-    from everstep.sweeps.target import Target, component_space
 
     (tmp_path / "runs" / "baseline-0").mkdir(parents=True)
     (tmp_path / "runs" / "baseline-0" / "config.yaml").write_text(CONFIG)
     (tmp_path / "hyper_config.yaml").write_text(HYPER_CONFIG)
     space, name = component_space(create_space(tmp_path / "hyper_config.yaml"))
     directory = tmp_path / "runs" / "sweep-baseline-0"
-    target = Target("components", name, (), str(tmp_path))
+    target = ComponentsTarget(name, (), str(tmp_path))
     place = target.run_dir(directory, 1)
     directory.mkdir()
     target.prepare(directory, place, 1, space, {"model_builder.units": 16})

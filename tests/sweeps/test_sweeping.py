@@ -17,7 +17,7 @@ from everstep.sweeps.definition import Definition
 from everstep.sweeps.listing import read_sweep
 from everstep.sweeps.space import create_space
 from everstep.sweeps.study import SweepStudy, open_storage, storage_url
-from everstep.sweeps.target import Target
+from everstep.sweeps.target import FunctionTarget
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ def test_pruned_trials_stop_at_once_and_their_steps_are_counted(sweep, objective
 
 def definition(**changes) -> Definition:
     settings = {"metrics": ("value",), "modes": ("min",), "space": create_space({"x": [1, 2]}), **changes}
-    target = settings.pop("target", Target("function", "m:f"))
+    target = settings.pop("target", FunctionTarget("m:f"))
     return Definition(target, settings.pop("space"), **settings)
 
 
@@ -144,7 +144,7 @@ def definition(**changes) -> Definition:
         ({"space": create_space({"x": [1, 3]})}, "space"),
         ({"metrics": ("other",)}, "metrics"),
         ({"modes": ("max",)}, "modes"),
-        ({"target": Target("function", "m:g")}, "target"),
+        ({"target": FunctionTarget("m:g")}, "target"),
     ],
 )
 def test_two_sweeps_on_one_storage(tmp_path, changes, part):

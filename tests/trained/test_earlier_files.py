@@ -49,9 +49,11 @@ def test_other_modules_are_not_imported(module):
         ("everstep.frontends.catalog.formats", "everstep.projects.catalog.formats"),
         ("everstep.frontends.fit.fitting", "everstep.frontends.fit.fitting"),
         ("everstep.launch.sweep.space", "everstep.sweeps.space"),
-        ("everstep.launch.tuner.trials", "everstep.sweeps.tuner.trials"),
-        ("everstep.quick.trials", "everstep.sweeps.tuner.trials"),
+        ("everstep.launch.tuner.trials", "everstep.tuner.trials"),
+        ("everstep.quick.trials", "everstep.tuner.trials"),
         ("everstep.submit.snapshot", "everstep.submit.snapshot"),
+        ("everstep.sweeps.space", "everstep.sweeps.space"),
+        ("everstep.sweeps.tuner.trials", "everstep.tuner.trials"),
     ],
 )
 def test_earlier_packages_are_found_where_they_are_today(module, today):

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from everstep.cli.output import (
         aligned,
         number,
+        print_json,
         print_last,
         quiet,
     )

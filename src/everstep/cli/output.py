@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from everstep import redaction
 from everstep.startup_messages import held_back
+from everstep.storage import json_text
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -23,11 +25,16 @@ def number(value: Any) -> str:
 
 
 def print_last(text: str) -> None:
-    """Prints a command's result; a closed pipe (`… | head`) does not fail a run that is done."""
+    """Prints a command's result, without secrets; a closed pipe (`… | head`) does not fail a run that is done."""
     try:
-        print(text, flush=True)
+        print(redaction.text(text), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains when it ends
+
+
+def print_json(value: Any) -> None:
+    """Prints a command's result as JSON for other programs, as `print_last` does."""
+    print_last(json_text(value))
 
 
 @contextlib.contextmanager

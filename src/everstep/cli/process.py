@@ -3,9 +3,11 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from everstep.checkpoint import newest_step
 from everstep.run import Interrupted, signals_handled
 
 
@@ -21,14 +23,15 @@ def repeated_command(words: Sequence[str], option: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def exit_on_sigterm(saved_step: Callable[[], int | None]) -> Iterator[None]:
+def exit_on_sigterm(run_dir: Path | None = None) -> Iterator[None]:
     """Raises `Interrupted` on SIGTERM inside the block, so that half-written files are removed.
 
     For a run that starts, exports or evaluates. While it trains, the loop handles signals itself, and saves first.
     Python handles signals in the main thread only: in any other one the block changes nothing.
 
     Args:
-      saved_step: Returns the step from which the same command resumes; None if it starts from the beginning.
+      run_dir: The directory whose newest checkpoint the same command resumes from; None if it starts from the
+        beginning.
 
     Raises:
       Interrupted: SIGTERM was received; the exit code is 143.
@@ -37,7 +40,8 @@ def exit_on_sigterm(saved_step: Callable[[], int | None]) -> Iterator[None]:
         try:
             yield
         except Interrupted as interrupted:
-            interrupted.saved = saved_step() if interrupted.saved is None else interrupted.saved
+            if interrupted.saved is None and run_dir is not None:
+                interrupted.saved = newest_step(run_dir)
             raise
 
 

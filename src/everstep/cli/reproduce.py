@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from everstep import redaction
 from everstep.cli import options
 from everstep.cli.command import new_app
-from everstep.cli.output import print_last
+from everstep.cli.output import print_json, print_last
 from everstep.errors import TrainingError, UsageError
 from everstep.reproduce import compare_runs
 from everstep.reproduce import reproduce as repeat
-from everstep.storage import json_text
 from everstep.trained import local_run, run_of
 
 app = new_app()
@@ -64,7 +62,10 @@ def reproduce(
         path = getattr(error, "filename", None)
         shown = f"{reason}: {str(path)!r}" if path else " ".join(reason.split())[:300]
         raise UsageError(f"cannot be reproduced: {shown}", key="RUN", received=run) from error
-    print_last(redaction.text(json_text(verdict.as_dict()) if json else "\n".join(verdict.lines())))
+    if json:
+        print_json(verdict.as_dict())
+    else:
+        print_last("\n".join(verdict.lines()))
     raise typer.Exit(0 if verdict.identical else 1)
 
 

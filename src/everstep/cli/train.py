@@ -140,7 +140,7 @@ def _fast_dev_run(resolved: Resolved, mode: str, export: bool) -> None:
                 lambda params: get_task(params.task, logging_dir=folder),
                 mode,
                 Path(folder),
-                Stages(lambda line: print_last(redaction.text(line))),
+                Stages(print_last),
                 export,
             )
     except (UsageError, TrainingError) as error:

@@ -93,7 +93,6 @@ if TYPE_CHECKING:
         get_leaf_nested_dict,
     )
     from everstep.config.overrides import (
-        override_layers,
         parse_override,
         split_pairs,
     )

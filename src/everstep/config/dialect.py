@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from everstep import redaction
 from everstep.errors import UsageError, join
 
 _PLAIN = (
@@ -116,6 +117,11 @@ def dump(tree: Any) -> str:
     except yaml.representer.RepresenterError as error:
         value = error.args[-1]
         raise UsageError(f"YAML cannot represent a {type(value).__name__}", received=value) from None
+
+
+def dump_without_secrets(tree: Any) -> str:
+    """Returns the YAML text of a configuration to store: read again, it is the same one, but for its secrets."""
+    return dump(redaction.tree(escaped(tree)))
 
 
 def escaped(value: Any) -> Any:

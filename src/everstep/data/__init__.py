@@ -7,6 +7,7 @@ stream.py           the interface of every source: batches, their position, the 
 source.py           `make_stream`: which source reads which data
 config.py           the data section of a task's configuration
 nest.py             functions over the nesting of a batch
+host_arrays.py      arrays and tensors of any backend as NumPy arrays
 arrays.py           arrays in memory, and the order of their samples in each epoch
 array_file.py       an array that is larger than memory
 iterables.py        generators and iterables
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     )
     from everstep.data.config import DataConfig
     from everstep.data.grain import GrainStream
+    from everstep.data.host_arrays import host_array
     from everstep.data.input_reader import InputReader
     from everstep.data.iterables import (
         IterableStream,

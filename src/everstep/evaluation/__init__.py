@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.evaluation.arrays import host_array
     from everstep.evaluation.batch import (
         BatchReader,
         SampleBatch,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import nest
+from everstep.data import host_array, nest
 from everstep.errors import UsageError
 
 
@@ -16,14 +16,6 @@ def host(tree: Any) -> Any:
 def listed(tree: Any) -> Any:
     """Returns a list of plain numbers or texts as an array: such a list is one column, not a nesting."""
     return np.asarray(tree) if isinstance(tree, list) and all(np.ndim(value) == 0 for value in tree) else tree
-
-
-def host_array(value: Any) -> np.ndarray:
-    """Returns a NumPy array from an array or a tensor of any backend."""
-    if hasattr(value, "detach"):  # a PyTorch tensor, which may have gradients or be on a device
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # unknown to NumPy
-    return np.asarray(value)
 
 
 def as_text(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from everstep.data import host_array
 from everstep.errors import UsageError
 from everstep.evaluation import arrays
 
@@ -126,7 +127,7 @@ def _values(values: Any) -> list[Any]:
         return [values]
     if isinstance(values, list | tuple):
         return list(values)
-    column = arrays.host_array(values)
+    column = host_array(values)
     return column.reshape(-1).tolist() if column.ndim < 2 or column.shape[1:] == (1,) else list(column)
 
 
@@ -147,7 +148,7 @@ def _plain(value: Any) -> Any:
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
     if value is None or isinstance(value, int | float):
         return value
-    single = arrays.host_array(value)
+    single = host_array(value)
     inside = single.reshape(-1).tolist()[0] if single.size == 1 else value
     if not isinstance(inside, str | bytes | int | float):
         raise UsageError("ids and columns have one number or text per sample", received=value)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from everstep.data import nest
-from everstep.evaluation.arrays import as_text, host_array
+from everstep.data import host_array, nest
+from everstep.evaluation.arrays import as_text
 
 LONGER_SIDE = 128
 """The largest size of a picture, in pixels of its longer side."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from everstep.data import host_array
 from everstep.errors import UsageError
 from everstep.evaluation import arrays
 
@@ -200,7 +201,7 @@ def _batch_scores(metric: SampleMetric, ids: Sequence[str], y_true: Any, y_pred:
 def _numeric(value: Any) -> np.ndarray | None:
     """Returns an array of real numbers; None for texts, None, complex numbers and ragged lists."""
     try:
-        array = arrays.host_array(value)
+        array = host_array(value)
         return None if array.dtype.kind in "OSUcmM" else array.astype(np.float64)
     except (TypeError, ValueError):
         return None

@@ -30,6 +30,7 @@ All entry points share these conventions:
 import contextlib
 import dataclasses
 import functools
+import math
 import numbers
 import sys
 import time
@@ -46,7 +47,7 @@ from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbose import Verbose, log_output, verbosity
-from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig, per_epoch
+from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig
 from everstep.run import Run, allowed_in_python, as_python_interrupts
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
@@ -394,18 +395,25 @@ def _shapes(batch: Batch | None) -> Any:
 def _trainer_config(
     schedule: EpochSchedule, validation_steps: int | None, validation_freq: Any, run: RunPlan
 ) -> TrainerConfig:
-    """Returns the trainer's section: windows, evaluations and checkpoints at the ends of epochs."""
+    """Returns the trainer's section that says the same as the schedule, in steps, for records and for a resumed run.
+
+    Where the length of an epoch is unknown, the first one will show it, and the section is in epochs.
+    """
     every = 1 if isinstance(validation_freq, list | tuple) else int(validation_freq)
-    others: dict[str, Any] = {"validation_steps": -1 if validation_steps is None else validation_steps}
     steps, epochs = schedule.full_epoch_steps, max(schedule.epochs, 1)  # with 0 epochs, the schedule ends at step 0
-    if steps is None:  # the first epoch will show it
-        others |= {"validation_interval": f"{every} epochs", "checkpoint_interval": "1 epoch"}
-    else:
-        others |= {"validation_interval": steps * every, "checkpoint_interval": steps}
-        others["train_steps"] = schedule.epoch_start(schedule.epochs) or steps
+    each: int | str = "1 epoch" if steps is None else steps
+    settings: dict[str, Any] = {
+        "train_steps": None if steps is None else schedule.epoch_start(schedule.epochs) or steps,
+        "epochs": float(epochs) if steps is None else None,
+        "steps_per_loop": each,
+        "validation_interval": f"{every} epochs" if steps is None else steps * every,
+        "validation_steps": -1 if validation_steps is None else validation_steps,
+        "checkpoint_interval": each,
+        "loss_upper_bound": math.inf,  # the loss of a regression may be large
+    }
     if not run.keep:
-        others |= {"checkpoint_interval": 0, "recovery_max_trials": -1}  # as `model.fit`, it goes on
-    return per_epoch(epochs, steps, **{**others, **run.trainer})
+        settings |= {"checkpoint_interval": 0, "recovery_max_trials": -1}  # as `model.fit`, it goes on
+    return TrainerConfig(**{**settings, **run.trainer})
 
 
 def _attach_history(callbacks: KerasCallbacks, kind: Any, error: BaseException | None, frames: Any) -> None:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from everstep.loop.config import (
         ProgressiveTrainerConfig,
         TrainerConfig,
-        per_epoch,
         profiled_steps,
     )
     from everstep.loop.controller import Controller

@@ -307,26 +307,6 @@ def _length_unknown(name: str, value: object) -> Problem:
     )
 
 
-def per_epoch(epochs: int, steps: int | None, **others: Any) -> TrainerConfig:
-    """Returns a trainer's section with windows, evaluations and checkpoints at the ends of epochs.
-
-    Args:
-      epochs: The total number of epochs.
-      steps: Batches of an epoch; None if the first epoch counts them.
-      **others: Other fields, and fields with other values.
-    """
-    every: int | str = "1 epoch" if steps is None else steps
-    length = {"train_steps": None, "epochs": float(epochs)} if steps is None else {"train_steps": epochs * steps}
-    settings = {
-        **length,
-        "steps_per_loop": every,
-        "validation_interval": every,
-        "checkpoint_interval": every,
-        "loss_upper_bound": math.inf,  # the loss of a regression may be large
-    }
-    return TrainerConfig(**{**settings, **others})
-
-
 @dataclasses.dataclass
 class ProgressiveTrainerConfig(TrainerConfig):
     """The settings of a run in stages: those of any trainer, and which copies of the model to export."""

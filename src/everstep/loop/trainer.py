@@ -29,7 +29,7 @@ from everstep.loop.inner_loop import InnerLoop
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import BadBatchSkipper, SkippedUpdates
 from everstep.loop.untouched import Untouched
-from everstep.task import Task
+from everstep.task import Task, unpack
 from everstep.task.optim import find_average, with_averages
 from everstep.types import Batch, Logs, OwnState, StoredState
 
@@ -203,6 +203,11 @@ class Trainer(InnerLoop):
         if done < end:
             left = self._steps_left() if new_window else None
             yield from (done + more for more in self.engine.calls(feed, end - done, left))
+
+    @property
+    def example_inputs(self) -> Any:
+        """The features of `example`, without its labels and weights."""
+        return unpack(self.example)[0]
 
     def _in_train_data(self, problem: Problem) -> Problem:
         """Returns a problem with one of the keys of the data section under that section."""

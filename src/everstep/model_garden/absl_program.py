@@ -22,14 +22,13 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
-from everstep import redaction, storage
+from everstep import Config, ExperimentConfig, Mode, redaction, storage
 from everstep.cli import options, resolve
-from everstep.config import Config, dialect
+from everstep.config import dialect
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig, Mode
 from everstep.model_garden.absl_flags import DECLINED
 from everstep.model_garden.gin import operative_config
-from everstep.run import Interrupted, exit_code
+from everstep.run import run_program
 
 FLAGS = flags.FLAGS
 
@@ -122,8 +121,7 @@ def serialize_config(params: Config, model_dir: storage.PathLike) -> None:
     """
     redaction.learn(params.as_dict())
     storage.prepare_directory(model_dir)
-    text = dialect.dump(redaction.tree(dialect.escaped(params.as_dict())))
-    storage.write_text(Path(model_dir) / "params.yaml", text)
+    storage.write_text(Path(model_dir) / "params.yaml", dialect.dump_without_secrets(params.as_dict()))
 
 
 def save_gin_config(filename_suffix: str, model_dir: storage.PathLike) -> None:
@@ -151,13 +149,13 @@ def run(main: Callable[[Sequence[str]], Any]) -> NoReturn:
 
 
 def _exit_code(main: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -> int:
+    def program() -> None:
+        main(arguments)  # what it returns is no exit code
+
     try:
-        main(arguments)
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error)
+        return run_program(program, arguments)
     finally:
         _save_gin()
-    return 0
 
 
 def _save_gin() -> None:

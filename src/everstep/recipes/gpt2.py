@@ -9,14 +9,11 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from everstep.config import register_experiment, register_task
+from everstep import ExperimentConfig, OptimizationConfig, TaskConfig, TrainerConfig, register_experiment, register_task
 from everstep.data.text import TextDataConfig
 from everstep.errors import Problem
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
 from everstep.recipes.gpt2_config import GPT2ModelConfig
-from everstep.task import GenerationConfig, TaskConfig
-from everstep.task.optim import OptimizationConfig
+from everstep.task import GenerationConfig
 
 
 @dataclasses.dataclass

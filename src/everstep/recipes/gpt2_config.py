@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from everstep.config import Config
+from everstep import Config
 from everstep.errors import Problem
 
 

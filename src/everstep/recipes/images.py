@@ -6,13 +6,18 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from everstep.config import Config, register_experiment, register_task
+from everstep import (
+    Config,
+    ExperimentConfig,
+    OptimizationConfig,
+    TaskConfig,
+    TrainerConfig,
+    register_experiment,
+    register_task,
+)
 from everstep.data.images import ImageDataConfig, find_classes
 from everstep.errors import Problem, UsageError, problems_under
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
-from everstep.task import AugmentationConfig, TaskConfig
-from everstep.task.optim import OptimizationConfig
+from everstep.task import AugmentationConfig
 
 _SHAPE = ("size", "channels", "resize")
 _FILES = ("input_path", "image_column", "label_column", "validation_split")

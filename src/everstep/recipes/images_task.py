@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import layers
 
+from everstep import ClassificationTask
 from everstep.data.images import ImageDataConfig, ImageSource
-from everstep.task import ClassificationTask, augmentation_layers
+from everstep.task import augmentation_layers
 
 
 class ImageFilesTask(ClassificationTask):

@@ -6,13 +6,17 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from everstep.config import Config, register_experiment, register_task
-from everstep.data import DataConfig
+from everstep import (
+    Config,
+    DataConfig,
+    ExperimentConfig,
+    OptimizationConfig,
+    TrainerConfig,
+    register_experiment,
+    register_task,
+)
 from everstep.errors import Problem
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
 from everstep.task import AugmentationConfig, OwnDataConfig
-from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass

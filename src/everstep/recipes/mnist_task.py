@@ -6,8 +6,9 @@ import keras
 import numpy as np
 from keras import layers
 
+from everstep import ClassificationTask
 from everstep.recipes.mnist_data import load_mnist
-from everstep.task import ClassificationTask, ImageClassificationTask
+from everstep.task import ImageClassificationTask
 
 
 class MnistTask(ClassificationTask):

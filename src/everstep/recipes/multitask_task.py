@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import layers
 
+from everstep import ClassificationTask
 from everstep.recipes.mnist_data import load_mnist
-from everstep.task import ClassificationTask
 from everstep.task.multitask import MultiTask
 
 CLASSES = {"digit": 10, "parity": 2}

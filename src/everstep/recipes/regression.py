@@ -5,12 +5,16 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from everstep.config import Config, register_experiment, register_task
-from everstep.data import DataConfig
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
+from everstep import (
+    Config,
+    DataConfig,
+    ExperimentConfig,
+    OptimizationConfig,
+    TrainerConfig,
+    register_experiment,
+    register_task,
+)
 from everstep.task import OwnDataConfig
-from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass

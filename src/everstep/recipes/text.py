@@ -3,13 +3,9 @@
 import dataclasses
 from typing import Any
 
-from everstep.config import register_experiment, register_task
-from everstep.data import DataConfig
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
+from everstep import DataConfig, ExperimentConfig, OptimizationConfig, TrainerConfig, register_experiment, register_task
 from everstep.recipes.transformer_config import TransformerConfig
 from everstep.task import OwnDataConfig
-from everstep.task.optim import OptimizationConfig
 
 
 @dataclasses.dataclass

@@ -22,6 +22,7 @@ from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
     from everstep.report import side_by_side
+    from everstep.report.card import write_card
     from everstep.report.html_page import (
         as_json,
         page_file,

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from everstep.run.exit_codes import (
         exit_code,
         reported_error,
+        run_program,
         without_option,
     )
     from everstep.run.exporting import export_trained
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         loop_directory,
         register_layout,
         results_file,
+        saved_step,
     )
     from everstep.run.listing import (
         Overview,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from everstep import redaction
 from everstep.checkpoint import Checkpointer
 from everstep.config import Change, Config, dialect
 from everstep.loop import saved_parts
@@ -14,7 +13,7 @@ from everstep.run.resume_checks import accepted_changes, check_keys
 
 def config_text(params: Config, header: Mapping[str, Any]) -> str:
     """Returns the text of `config.yaml`, which repeats the run; without secrets."""
-    return dialect.dump(redaction.tree(dialect.escaped({**header, **params.as_dict()})))
+    return dialect.dump_without_secrets({**header, **params.as_dict()})
 
 
 def trained_config(meta: Mapping[str, Any]) -> str:

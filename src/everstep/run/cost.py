@@ -19,7 +19,6 @@ import keras
 from everstep.data import nest
 from everstep.engine import device_kind, flops
 from everstep.loop import LazyLogs, ProgressiveTrainer, Trainer
-from everstep.task import unpack
 from everstep.tracking import LogKind, Tracker
 from everstep.types import Batch, Logs
 
@@ -213,7 +212,7 @@ def _stages(attempt: Mapping[str, Any], trainer: Trainer) -> int:
 
 def _inference_flops(trainer: Trainer) -> float | None:
     total = flops.of_inference_step(trainer.engine, trainer.example)
-    return None if total is None else total / _size_of_batch(unpack(trainer.example)[0])
+    return None if total is None else total / _size_of_batch(trainer.example_inputs)
 
 
 def steady_rate(training_time: tuple[int, float], warmup: tuple[int, float]) -> float | None:

@@ -8,10 +8,11 @@ input and failed runs print one message. An error in the user's code shows where
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from everstep import redaction
 from everstep.errors import TrainingError, UsageError, own_frames, plain_text, wants_traceback
+from everstep.log_lines import print_plain_lines
 from everstep.run.signals import Interrupted
 
 OPTION = "--traceback"
@@ -23,6 +24,24 @@ def without_option(words: Sequence[str]) -> list[str]:
     if OPTION in words[:end]:
         os.environ["EVERSTEP_TRACEBACK"] = "1"
     return [*(word for word in words[:end] if word != OPTION), *words[end:]]
+
+
+def run_program(main: Callable[[], int | None], words: Sequence[str] = ()) -> int:
+    """Runs a program to its end; returns its exit code, and prints the error that has ended it.
+
+    Its log records are plain lines, and those, warnings and the error have no secrets in them.
+
+    Args:
+      main: The program; it returns its exit code, or None for 0.
+      words: Its command line, whose secrets are learned.
+    """
+    redaction.guard_process()
+    redaction.learn(words)
+    print_plain_lines()
+    try:
+        return main() or 0
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        return exit_code(error)
 
 
 def exit_code(error: BaseException, name: str = "everstep: ") -> int:

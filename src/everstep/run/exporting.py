@@ -8,7 +8,6 @@ from pathlib import Path
 from everstep.errors import UsageError
 from everstep.export import evaluated_weights, export_all, sample_inputs
 from everstep.loop import Trainer, random_state
-from everstep.task import unpack
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +16,7 @@ def export_trained(trainer: Trainer, directory: Path, formats: Sequence[str] | N
     """Exports the model as it was evaluated: with averaged weights, if the optimizer keeps an average."""
     written = []
     try:
-        sample = sample_inputs(trainer.model, unpack(trainer.example)[0])
+        sample = sample_inputs(trainer.model, trainer.example_inputs)
     except UsageError as error:
         logger.warning("not exported: %s", error)
     else:

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from everstep.checkpoint import newest_step
 from everstep.checkpoint.remote import register_progress_files
 from everstep.entry_points import load_modules
 
@@ -80,6 +81,11 @@ def loop_directory(directory: Path) -> Path:
     """Returns the directory in which the loop has trained a run; the run's own where there is none inside of it."""
     inside = (path for path in loop_directories(directory)[1:] if (path / "run.json").is_file())
     return next(inside, directory)
+
+
+def saved_step(directory: Path) -> int | None:
+    """Returns the step from which a run resumes, wherever the loop trains it; None if nothing is saved."""
+    return newest_step(loop_directory(directory))
 
 
 def project_layout(directory: Path) -> RunLayout | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep import redaction
-from everstep.data import first_samples, how_to_feed_faster, nest
-from everstep.evaluation import host_array, picture
+from everstep.data import first_samples, host_array, how_to_feed_faster, nest
+from everstep.evaluation import picture
 from everstep.gang import Gang
 from everstep.loop import Hook, random_state
 from everstep.run.attempt import Attempt
@@ -238,7 +238,7 @@ def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker | None
 
 def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
     experiment = config.mlflow_experiment or run.record["experiment"]
-    names = MlflowNames(experiment, params=redaction.tree(params.as_dict()), tags=_tags(run))
+    names = MlflowNames(experiment, params=params.as_dict(), tags=_tags(run))
     return MlflowTracker(run.directory, run.id, names, config.mlflow_uri or None, artifacts=["config.yaml"])
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from everstep import storage
 from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
-from everstep.log_lines import print_plain_lines
 from everstep.run import (
     ENDED,
     RECORD,
@@ -32,6 +31,7 @@ from everstep.run import (
     export_record,
     loop_directories,
     results_file,
+    run_program,
     signals_handled,
 )
 from everstep.submit.snapshot import data_difference, data_fingerprint, recorded_executor, sources_changed
@@ -54,12 +54,8 @@ def main(arguments: Sequence[str]) -> int:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.dup2(file, descriptor)
             os.close(file)
-    print_plain_lines()
-    try:
-        launch = ["--max-restarts", str(options.max_restarts), *of_launch]
-        return Job(Path(options.snapshot), arguments[end + 1 :], launch).run()
-    except UsageError as error:
-        return exit_code(error)
+    launch = ["--max-restarts", str(options.max_restarts), *of_launch]
+    return run_program(lambda: Job(Path(options.snapshot), arguments[end + 1 :], launch).run(), arguments)
 
 
 class Job:

@@ -3,7 +3,7 @@
 sweeping.py    `sweep`: opens the study, starts the workers, waits
 definition.py  `sweep.json`: what is swept
 space.py       which values may be tried
-target.py      how a run with them is started
+target.py      how a run with them is started; what other packages register
 study.py       which values come next, and which trials are pruned (Optuna)
 worker.py      runs one trial after the other
 executors.py   where workers run
@@ -13,8 +13,7 @@ live.py        the numbers of a trial
 listing.py     sweeps below a directory
 page.py        the page
 parent_run.py  a sweep on MLflow
-tuner/         short trials before a long run
-commands/      `everstep sweep` and `everstep tune`
+commands/      `everstep sweep`
 
 sweeps/NAME/
   sweep.json       what is swept: target, space, metrics; a later command with another one is refused
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
         sweeping,
         target,
     )
-    from everstep.sweeps.commands.sweep import sweep_flow
+    from everstep.sweeps.commands.sweep import sweep_choice
     from everstep.sweeps.definition import (
         PRUNERS,
         SAMPLERS,
@@ -52,7 +51,10 @@ if TYPE_CHECKING:
     from everstep.sweeps.sweeping import sweep
     from everstep.sweeps.target import (
         Check,
+        SweepChoice,
         Target,
+        TargetRequest,
+        register_target,
     )
 
 FILE, TABLE, PAGE = "sweep.json", "trials.json", "sweep.html"

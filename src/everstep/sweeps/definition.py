@@ -11,7 +11,7 @@ from everstep import redaction, storage
 from everstep.errors import Problem, UsageError, nearest, show
 from everstep.sweeps import FILE
 from everstep.sweeps.space import Space
-from everstep.sweeps.target import Target
+from everstep.sweeps.target import Target, target_from_dict
 
 FORMAT = 2  # 1 reported evaluations to pruners by step
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
@@ -124,7 +124,7 @@ class Definition:
             )
         redaction.learn(tree)
         return cls(
-            Target.from_dict(tree["target"]),
+            target_from_dict(tree["target"]),
             Space.from_dict(tree["space"]),
             tuple(tree["metrics"]),
             tuple(tree["modes"]),

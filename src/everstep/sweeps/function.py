@@ -14,7 +14,7 @@ from typing import Any
 from everstep import redaction, storage
 from everstep.config import parse_override
 from everstep.errors import UsageError
-from everstep.run import Interrupted, exit_code
+from everstep.run import run_program
 
 RESULT = "result.json"
 """The file with what a function has returned."""
@@ -66,11 +66,11 @@ def main(arguments: Sequence[str]) -> int:
     name, run_dir, *words = arguments
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
+
+    def call() -> None:
         call_function(find_function(name), dict(parse_override(word) for word in words), Path(run_dir))
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error)
-    return 0
+
+    return run_program(call, words)
 
 
 if __name__ == "__main__":

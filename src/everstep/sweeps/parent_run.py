@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from everstep import redaction
 from everstep.errors import UsageError
 from everstep.sweeps.study import CONTINUES, SweepStudy
 from everstep.tracking import (
@@ -82,7 +81,7 @@ class ParentRun:
         space: dict[str, Any] = {one.key: one.as_dict() for one in definition.space.dimensions}
         params = {"sampler": definition.sampler, "pruner": definition.pruner, "space": flattened(space)}
         tags = {"everstep.sweep": study.directory.name, "trials": ended, "metric": study.shown_metric}
-        names = MlflowNames(target.experiment, run=study.directory.name, params=redaction.tree(params), tags=tags)
+        names = MlflowNames(target.experiment, run=study.directory.name, params=params, tags=tags)
         tracker = MlflowTracker(study.directory, run_id, names, target.uri)
         tracker.start(0)
         if ranked and ranked[0].values:

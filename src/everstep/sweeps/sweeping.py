@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.engine import backend as backends
 from everstep.errors import TrainingError, UsageError
 from everstep.run import Interrupted, signals_handled
 from everstep.sweeps import FILE, PAGE, page
@@ -21,7 +20,7 @@ from everstep.sweeps.function import function_name
 from everstep.sweeps.parent_run import ParentRun
 from everstep.sweeps.space import Space, Values, create_space, is_swept
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
-from everstep.sweeps.target import Check, Target, check_space, experiment_check
+from everstep.sweeps.target import Check, ExperimentTarget, FunctionTarget, Target, check_space, experiment_check
 from everstep.sweeps.worker import PROBLEM, Worker
 
 _MAX_FAILURES = 5
@@ -174,10 +173,11 @@ def sweep(
     found = create_space(space, [word for word in overrides if is_swept(word)])
     fixed = [word for word in overrides if not is_swept(word)]
     root, check = str(Path.cwd()), None
+    wanted: Target
     if function is not None:
         name = function_name(function)
         shown = str(getattr(function, "__qualname__", "function"))
-        wanted = Target("function", name or shown, (), root)
+        wanted = FunctionTarget(name or shown, (), root)
         if name is None and (workers > 1 or pruner != "none"):
             raise UsageError(
                 "a function of a notebook runs in this process: one trial at a time, without a pruner",
@@ -189,10 +189,10 @@ def sweep(
     else:
         name = str(target)
         words = [word for module in imports for word in ("--import", module)]
-        words += ["--backend", backends.select(backend, "backend")] if backend else []
+        words += ["--backend", backend] if backend else []
         extra = [] if resume_best else fixed
-        wanted = Target("experiment", name, (*words, "--no-export", *extra), root)
-        check = experiment_check(name, fixed, found)
+        wanted = ExperimentTarget(name, (*words, "--no-export", *extra), root)
+        check = experiment_check(found, fixed, experiment=name, backend=backend, imports=list(imports) or None)
     metrics = [wanted.metric] if metric is None else [metric] if isinstance(metric, str) else list(metric)
     modes = [mode] if isinstance(mode, str) else list(mode)
     modes = modes * len(metrics) if len(modes) == 1 else modes
@@ -210,8 +210,7 @@ def sweep(
 def default_directory(definition: Definition) -> Path:
     """Returns `runs/sweep-<target>-<digest>`: the same request finds its sweep again."""
     name = definition.target.name.replace("/", "-").replace(":", "-")
-    root = Path(definition.target.root) if definition.target.kind in ("components", "flow") else Path()
-    return root / "runs" / f"sweep-{name}-{definition.digest()}"
+    return definition.target.home / "runs" / f"sweep-{name}-{definition.digest()}"
 
 
 def _earlier_directory(definition: Definition) -> Path:
@@ -301,8 +300,7 @@ def continue_best(study: SweepStudy, count: int, longer: Sequence[str], verbose:
         return []
     if count < 0:
         raise UsageError("must be at least 0", key="--resume-best", received=count)
-    if study.definition.target.kind == "components":
-        reason = "a run of components ends with its export, and is not trained longer"
+    if reason := study.definition.target.cannot_train_longer:
         raise UsageError(reason, key="--resume-best", received=count)
     numbers = study.continue_best(count)
     if not numbers:

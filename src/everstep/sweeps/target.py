@@ -1,70 +1,116 @@
-"""What is swept: an experiment, a task of flows, a run of components or a function; and how one trial of it starts.
+"""What is swept, and how one trial of it starts: an experiment or a function. Other packages register further kinds.
 
 A trial is the ordinary command in a process of its own, in a run directory of its own. The same command again resumes
 it, which is all that a worker has to know.
+
+    [project.entry-points."everstep.sweep_targets"]
+    mine = "my_package.sweep_target"        # calls `register_target`
 """
 
+import abc
 import contextlib
 import dataclasses
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
-from everstep import storage
-from everstep.config import apply_layers, dialect, get_exp_config, merge_trees, nested, override_layers, validate, walk
-from everstep.errors import UsageError, nearest
-from everstep.experiment_config import as_experiment
-from everstep.run import read, results_file
+from everstep.entry_points import load_modules, missing_companions
+from everstep.errors import UsageError
+from everstep.run import read
 from everstep.sweeps.function import RESULT
 from everstep.sweeps.space import Space, Values
 
-TargetKind = Literal["experiment", "flow", "components", "function"]
+ENTRY_POINTS = "everstep.sweep_targets"
+"""The group of entry points; each names a module that registers kinds of targets."""
+
 Check = Callable[[Values], None]
 """Raises UsageError if the configuration does not take these values."""
 
-_METRICS = {"experiment": "validation_loss", "flow": "", "components": "val_loss", "function": "value"}
+
+@dataclasses.dataclass(frozen=True)
+class TargetRequest:
+    """What a command line asks to be swept.
+
+    Attributes:
+      name: The name on the command line; None if the file of the space may say it.
+      space: The keys that vary.
+      fixed: Values that are the same in all trials, as words: `key=value`.
+      root: The folder of the project, by default the working directory.
+      backend: The Keras backend of the trials; None for the usual one.
+      data_dir: The folder of the data; None for that of the configuration.
+    """
+
+    name: str | None
+    space: Space
+    fixed: Sequence[str]
+    root: Path
+    backend: str | None = None
+    data_dir: str | None = None
+
+    @property
+    def backend_words(self) -> tuple[str, ...]:
+        """The backend, as words of a command."""
+        return ("--backend", self.backend) if self.backend else ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class SweepChoice:
+    """What is swept, and how it is checked.
+
+    Attributes:
+      target: The target, without its fixed values.
+      space: The space, under the names of the target.
+      fixed: Values that are the same in all trials, as words.
+      check: Raises UsageError if the configuration does not take values.
+      metrics: The metrics to optimise, if none is named.
+      modes: Their modes.
+    """
+
+    target: "Target"
+    space: Space
+    fixed: Sequence[str]
+    check: Check
+    metrics: Sequence[str]
+    modes: Sequence[str] = ("min",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target(abc.ABC):
     """What is swept.
 
     Attributes:
-      kind: What it is.
-      name: An experiment, a task, the run that trials are copies of, or `module:function`.
+      name: Its name among those of its kind.
       words: Options and fixed values of the command.
-      root: The working directory of trials; of components and flows, the project.
+      root: The working directory of trials.
     """
 
-    kind: TargetKind
     name: str
     words: tuple[str, ...] = ()
     root: str = ""
 
-    def run_dir(self, directory: Path, number: int) -> Path:
-        """Returns the run directory of a trial; components' runs are beside the sweep, in the project's `runs/`."""
-        if self.kind == "components":
-            return Path(self.root) / "runs" / f"{directory.name}-{number}"
-        return directory / "trials" / str(number)
+    kind: ClassVar[str]
+    """What it is, as `sweep.json` calls it."""
+    metric: ClassVar[str] = "validation_loss"
+    """The metric that is optimised where none is named; empty: the first of `live.USUAL` that a trial logs."""
+    cannot_train_longer: ClassVar[str] = ""
+    """Why the best trials cannot be trained longer; empty if they can."""
 
-    def prepare(self, directory: Path, run_dir: Path, number: int, space: Space, values: Values) -> None:
-        """Creates what the command of a trial needs: the config file of a run of components."""
-        if self.kind != "components":
-            run_dir.parent.mkdir(parents=True, exist_ok=True)
-            return
-        run_dir.mkdir(parents=True, exist_ok=True)
-        text = dialect.dump(component_config(self.root, self.name, {**space.fixed, **values}))
-        path = run_dir / "config.yaml"
-        if not path.is_file() or path.read_text("utf-8") != text:
-            storage.write_text(path, text)
-        link = directory / "trials" / str(number)
-        link.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.symlink(os.path.relpath(run_dir, link.parent), link, target_is_directory=True)
+    @classmethod
+    def choose(cls, request: TargetRequest) -> SweepChoice | None:
+        """Returns what a request means as a target of this kind; None if it names none. The command line calls it.
 
+        Raises:
+          UsageError: It names one, which cannot be swept like this.
+        """
+        return None
+
+    @classmethod
+    def names(cls, root: Path) -> list[str]:
+        """Returns the names that there are in a project, for the error where none is meant."""
+        return []
+
+    @abc.abstractmethod
     def command(self, run_dir: Path, space: Space, values: Values, longer: Sequence[str] = ()) -> list[str]:
         """Returns the command of a trial.
 
@@ -74,40 +120,94 @@ class Target:
           values: The trial's values.
           longer: Values that win over all others, to train it longer.
         """
-        everstep, overrides = [sys.executable, "-m", "everstep"], [*space.words(values), *longer]
-        if self.kind == "experiment":
-            return [*everstep, "train", self.name, *self.words, "--model-dir", str(run_dir), *overrides]
-        if self.kind == "flow":
-            return [*everstep, "flow", self.name, *self.words, "--model-dir", str(run_dir), *overrides]
-        if self.kind == "components":
-            return [*everstep, "run", run_dir.name, "--project-root", self.root, *self.words]
-        return [sys.executable, "-m", "everstep.sweeps.function", self.name, str(run_dir), *overrides]
+
+    def run_dir(self, directory: Path, number: int) -> Path:
+        """Returns the run directory of a trial of the sweep in `directory`."""
+        return directory / "trials" / str(number)
+
+    def prepare(self, directory: Path, run_dir: Path, number: int, space: Space, values: Values) -> None:
+        """Creates what the command of a trial needs."""
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
 
     def is_complete(self, run_dir: Path) -> bool:
         """Returns whether a trial has nothing left to do: its process ended before its result was stored."""
-        if self.kind == "components":
-            return results_file(run_dir) is not None
-        if self.kind == "function":
-            return (run_dir / RESULT).is_file()
         with contextlib.suppress(UsageError, KeyError, TypeError):
-            record = read(run_dir)
-            complete = record.get("flow", {}).get("complete", True) if self.kind == "flow" else True
-            return record["status"] == "finished" and complete
+            return self.is_finished(read(run_dir))
         return False
 
+    def is_finished(self, record: Mapping[str, Any]) -> bool:
+        """Returns whether the record of a trial's run is that of a complete one."""
+        return bool(record["status"] == "finished")
+
     @property
-    def metric(self) -> str:
-        """The metric that is optimised where none is named; empty: the first of `live.USUAL` that a trial logs."""
-        return _METRICS[self.kind]
+    def home(self) -> Path:
+        """The folder in whose `runs/` the sweep is, unless its directory is named."""
+        return Path()
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it in plain values, for `sweep.json`."""
         return {"kind": self.kind, "name": self.name, "words": list(self.words), "root": self.root}
 
-    @classmethod
-    def from_dict(cls, tree: Mapping[str, Any]) -> "Target":
-        """Returns what `as_dict` returned."""
-        return cls(tree["kind"], tree["name"], tuple(tree["words"]), tree["root"])
+
+_kinds: dict[str, type[Target]] = {}
+
+
+def register_target(cls: type[Target]) -> type[Target]:
+    """Registers a kind of targets; returns it, to be used as a decorator."""
+    _kinds[cls.kind] = cls
+    return cls
+
+
+def target_kinds() -> list[type[Target]]:
+    """Returns all kinds, also those that other packages register, in this order."""
+    load_modules(ENTRY_POINTS, "targets of sweeps")
+    return list(_kinds.values())
+
+
+def target_from_dict(tree: Mapping[str, Any]) -> Target:
+    """Returns the target that `as_dict` was called of.
+
+    Raises:
+      UsageError: Nothing registers its kind.
+    """
+    kind = tree["kind"]
+    if kind not in _kinds:
+        target_kinds()
+    if kind not in _kinds:
+        missing = ", ".join(sorted(set(missing_companions(ENTRY_POINTS).values())))
+        remedy = f"install {missing}, which this installation is without" if missing else ""
+        raise UsageError("nothing knows how to sweep it", key="target", received=kind, remedy=remedy)
+    return _kinds[kind](tree["name"], tuple(tree["words"]), tree["root"])
+
+
+@register_target
+class ExperimentTarget(Target):
+    """A registered experiment."""
+
+    kind = "experiment"
+
+    def command(self, run_dir: Path, space: Space, values: Values, longer: Sequence[str] = ()) -> list[str]:
+        """Returns the command `everstep train`."""
+        overrides = [*space.words(values), *longer]
+        train = [sys.executable, "-m", "everstep", "train", self.name]
+        return [*train, *self.words, "--model-dir", str(run_dir), *overrides]
+
+
+@register_target
+class FunctionTarget(Target):
+    """A function, by the name `module:function`."""
+
+    kind = "function"
+    metric = "value"
+
+    def command(self, run_dir: Path, space: Space, values: Values, longer: Sequence[str] = ()) -> list[str]:
+        """Returns the command that calls it once."""
+        overrides = [*space.words(values), *longer]
+        return [sys.executable, "-m", "everstep.sweeps.function", self.name, str(run_dir), *overrides]
+
+    def is_complete(self, run_dir: Path) -> bool:
+        """Returns whether it has returned."""
+        return (run_dir / RESULT).is_file()
 
 
 def check_space(space: Space, check: Check) -> None:
@@ -130,76 +230,17 @@ def check_space(space: Space, check: Check) -> None:
             raise UsageError(dataclasses.replace(problem, origin=origin)) from None
 
 
-def experiment_check(name: str, words: Sequence[str], space: Space) -> Check:
-    """Returns the check of a registered experiment with overrides alone; the command line has one for its options.
+def experiment_check(space: Space, fixed: Sequence[str], **request: Any) -> Check:
+    """Returns the check of a registered experiment, which resolves the configuration as the command of a trial does.
 
-    Raises:
-      UsageError: There is no such experiment.
+    Args:
+      space: The keys that vary.
+      fixed: Values that are the same in all trials, as words.
+      **request: Further fields of `ExperimentRequest`: its name, its files.
     """
-    factory = as_experiment(name, get_exp_config(name))
+    from everstep.cli import options, resolve
 
     def check(values: Values) -> None:
-        layers = [layer for word in [*words, *space.words(values)] for layer in override_layers(word)]
-        validate(apply_layers(factory, layers), layers)
+        resolve(options.ExperimentRequest(**request, overrides=[*fixed, *space.words(values)]))
 
     return check
-
-
-# -- components --------------------------------------------------------------------------------------------------------
-
-_OLD_NAMES = {"dataset_dir": "data_dir", "model_class": "model_builder_class"}
-"""Names in a `hyper_config.yaml`, and what a run's config file calls the same."""
-
-_LISTS = ("training_time_metrics",)
-"""Keys of a `hyper_config.yaml` whose value is a list, not a choice of values."""
-
-
-def component_space(space: Space) -> tuple[Space, str | None]:
-    """Returns the space of a `hyper_config.yaml` under a config file's names, and the run it names, if it does."""
-    space = space.renamed(_OLD_NAMES)
-    fixed = dict(space.fixed) | {one.key: list(one.choices) for one in space.dimensions if one.key in _LISTS}
-    name = fixed.pop("run_name", None)
-    dimensions = tuple(one for one in space.dimensions if one.key not in _LISTS)
-    return Space(dimensions, fixed, space.constraints), None if name is None else str(name)
-
-
-def component_config(root: str | Path, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config of a run of components with other values.
-
-    Raises:
-      UsageError: There is no such run, or its config file has no such key.
-    """
-    from everstep.projects.components import ProjectConfig, find_config
-
-    tree = dialect.load(find_config(Path(root) / "runs" / name).read_text("utf-8")) or {}
-    known = {**ProjectConfig().as_dict(), **tree}
-    keys = {key for key, _ in walk(known)} | {*known, *_LISTS}
-    for key in values:
-        if key not in keys:
-            remedy = f"{nearest(key, keys)} (a key of your own has to be in the run's config file first)"
-            raise UsageError("unknown key", key=key, received=values[key], remedy=remedy)
-    return merge_trees(tree, *(nested(key, value) for key, value in values.items()))
-
-
-def component_check(root: str | Path, name: str, space: Space) -> Check:
-    """Returns the check of a run of components: its config file with other values."""
-
-    from everstep.projects.components import load_run_config
-
-    def check(values: Values) -> None:
-        tree = component_config(root, name, {**space.fixed, **values})
-        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
-            path = Path(folder, "config.yaml")
-            path.write_text(dialect.dump(tree), "utf-8")
-            try:
-                load_run_config(path)
-            except UsageError as error:
-                raise UsageError([dataclasses.replace(one, origin="") for one in error.problems]) from None
-
-    return check
-
-
-def component_metric(root: str | Path, name: str, space: Space) -> tuple[str, str]:
-    """Returns the metric that selects the export of a run of components, and its mode."""
-    export = component_config(root, name, space.fixed).get("export") or {}
-    return str(export.get("metric", "val_loss")), str(export.get("mode", "min"))

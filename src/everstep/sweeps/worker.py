@@ -6,6 +6,7 @@ Killed, it loses nothing: its trial resumes from the newest checkpoint, here or 
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -19,20 +20,19 @@ from types import FrameType
 from typing import Any
 
 from everstep import liveness, redaction, report, storage
-from everstep.checkpoint import newest_step
 from everstep.config import parse_override
-from everstep.errors import TrainingError, UsageError, nearest, plain_text
+from everstep.errors import UsageError, nearest, plain_text
 from everstep.launch import ExitStatus, record_exit_reason
-from everstep.log_lines import print_plain_lines
 from everstep.run import (
     PruningListener,
-    exit_code,
     is_held,
     listen_to_trials,
     loop_directory,
     pruning,
     read,
     reported_error,
+    run_program,
+    saved_step,
     signals_handled,
 )
 from everstep.sweeps import live, page
@@ -140,7 +140,7 @@ class Worker:
         command = self._target.command(run_dir, self._space, claim.values, longer)
         stalls = 0
         while True:
-            saved, since = newest_step(loop_directory(run_dir)), time.time()
+            saved, since = saved_step(run_dir), time.time()
             attempt = _TrialProcess(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
             status = attempt.run()
             record_exit_reason(loop_directory(run_dir), status.reason, since)
@@ -159,7 +159,7 @@ class Worker:
             if status.exit_code in (_FAILED, _BAD_INPUT):
                 self._fail(claim, attempt.error() or str(status), numbers, run_dir)
                 return
-            progressed = (newest_step(loop_directory(run_dir)) or 0) > (saved or 0)
+            progressed = (saved_step(run_dir) or 0) > (saved or 0)
             stalls = 0 if progressed else stalls + 1
             if stalls > _MAX_STALLS:
                 self._fail(claim, f"{_MAX_STALLS} restarts made no progress: it {status}", numbers, run_dir)
@@ -353,11 +353,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--longer", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
-    print_plain_lines()
+    return run_program(functools.partial(_work, options))
+
+
+def _work(options: argparse.Namespace) -> int:
     directory = options.directory.resolve()
+    study = SweepStudy(directory, Definition.load(directory))
+    worker = Worker(study, options.longer, waits=not options.no_wait, parent=options.parent)
     try:
-        study = SweepStudy(directory, Definition.load(directory))
-        worker = Worker(study, options.longer, waits=not options.no_wait, parent=options.parent)
         with signals_handled((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), worker.stop):
             worker.run()
         if options.no_wait:
@@ -370,9 +373,7 @@ def main(arguments: Sequence[str]) -> int:
         (problem,) = error.problems
         found = {"key": problem.key, "received": problem.received, "reason": problem.reason, "remedy": problem.remedy}
         storage.write_json(directory / PROBLEM, found)
-        return exit_code(error)
-    except (UsageError, TrainingError) as error:
-        return exit_code(error)
+        raise
     return 0
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import BLOCK_SECONDS, OwnRows, Stream, nest, part_of
+from everstep import Stream
+from everstep.data import BLOCK_SECONDS, OwnRows, nest, part_of
 from everstep.types import Batch, StreamState
 
 Factory = Callable[[bool], Stream]

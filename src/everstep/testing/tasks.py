@@ -14,10 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from everstep import Stream, Task
 from everstep.checkpoint import digest
-from everstep.data import ArrayStream, Stream
+from everstep.data import ArrayStream
 from everstep.engine import Engine, Feed, backend
-from everstep.task import Task
 from everstep.testing import models
 from everstep.types import Batch, Logs
 

@@ -298,8 +298,8 @@ class MlflowNames:
     Attributes:
       experiment: The MLflow experiment; created if it is missing.
       run: The MLflow run; empty for the name of the run directory.
-      params: The configuration, nested or flat, without secrets. MLflow keeps a parameter for ever: one that a later
-        attempt changes becomes the tag `everstep.changed.<name>`.
+      params: The configuration, nested or flat; its secrets are not sent. MLflow keeps a parameter for ever: one that a
+        later attempt changes becomes the tag `everstep.changed.<name>`.
       tags: Facts about the run and the attempt; a later attempt's values replace earlier ones.
       results: The names of an evaluation's metrics, by what computed them: `{"eval_funcs": "{split}_{name}"}`.
       short: Metrics that have a shorter name there: `{"accuracy": "acc"}`.
@@ -591,12 +591,12 @@ class MlflowTracker(SpooledTracker):
         super().__init__(model_dir, spool_of(model_dir), artifacts, close_seconds, delays)
         uri = checked_uri(uri or default_uri(model_dir))
         self._target = MlflowTarget(uri, run_id, names.experiment, trial_name() or names.run or self._directory.name)
-        self._params, self._tags = flattened(names.params), flattened(names.tags)
+        self._params, self._tags = flattened(redaction.tree(names.params)), flattened(names.tags)
         self._progress: DeliveryProgress | None = None
 
     def describe(self, names: MlflowNames) -> None:
         """Records parameters and tags as they are known now; a parameter is recorded once."""
-        self._params, self._tags = flattened(names.params), flattened(names.tags)
+        self._params, self._tags = flattened(redaction.tree(names.params)), flattened(names.tags)
         self._describe_run()
         self._wake()
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from PIL import Image
 
 from everstep.checkpoint.remote import is_url, local_files
+from everstep.data import host_array
 from everstep.data.formats import (
     CSV_SUFFIXES,
     MODES,
@@ -36,7 +37,6 @@ from everstep.data.formats import (
 )
 from everstep.data.tfrecord import read_columns, read_examples
 from everstep.errors import NOTHING, UsageError
-from everstep.evaluation import host_array
 
 _KEY = "--input"
 

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep import redaction
-from everstep.config import Config, Layer, allowed, field_names, load_entry_points, unknown_key, walk_configs
+from everstep import Config, redaction
+from everstep.config import Layer, allowed, field_names, load_entry_points, unknown_key, walk_configs
 from everstep.errors import Problem, UsageError, nearest, problems_under, show
 from everstep.model_garden.gin.reading import NEXT_FILE, Binding, Context, GinReader, Macro, Reference, names_in
 

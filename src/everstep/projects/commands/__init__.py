@@ -1,4 +1,4 @@
-"""The commands of projects. The module of each is imported when it is called.
+"""The commands of projects, and how `everstep sweep` runs them. Each module is imported when it is used.
 
 new.py      `everstep new`
 check.py    `everstep check`
@@ -6,6 +6,9 @@ run.py      `everstep run`
 flow.py     `everstep flow`
 catalog.py  `everstep catalog`
 ui.py       `everstep ui`
+
+swept_components.py  a run of components as a target of `everstep sweep`
+swept_flows.py       a task of a flow as one; `everstep flow -m`
 """
 
 from everstep.cli import Command, experiment_keys

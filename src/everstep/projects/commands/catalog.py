@@ -4,11 +4,10 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import aligned, new_app, options
+from everstep.cli import aligned, new_app, options, print_json
 from everstep.errors import UsageError
 from everstep.projects.catalog import SHIPPED, Catalog
 from everstep.projects.flow import FlowProject
-from everstep.storage import json_text
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,7 +29,7 @@ def list_names(project: options.Project = None, json: options.Json = False) -> N
     """List the names of a project's catalog: type, path, and whether data exists."""
     found = _opened(project)
     if json:
-        print(json_text(found.as_dict()))
+        print_json(found.as_dict())
         return
     rows = [("NAME", "TYPE", "DATA", "FILEPATH")]
     rows += [(name, found.entry(name).type, _state(found, name), found.entry(name).filepath) for name in found]
@@ -46,7 +45,10 @@ def show(name: Name, project: options.Project = None, version: Version = None, j
         shown["versions"] = found.versions(name)
     if version is not None or found.exists(name):
         shown |= found.fingerprint(name, version)
-    print(json_text(shown) if json else aligned([(key, str(value)) for key, value in shown.items()]))
+    if json:
+        print_json(shown)
+    else:
+        print(aligned([(key, str(value)) for key, value in shown.items()]))
 
 
 @app.command(epilog="Example: everstep catalog check mnist.raw mnist.labels")

@@ -8,11 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep import redaction
-from everstep.cli import choose_backend, exit_on_sigterm, load_project_backend, new_app, options, print_last, quiet
+from everstep.cli import (
+    choose_backend,
+    exit_on_sigterm,
+    load_project_backend,
+    new_app,
+    options,
+    print_json,
+    print_last,
+    quiet,
+)
 from everstep.errors import UsageError
 from everstep.projects.components import ConfigNotFound, FoundMultipleConfigs, RunFolder, find_config
-from everstep.storage import json_text
 
 app = new_app()
 
@@ -40,10 +47,10 @@ def check(
     root = Path(project_root).expanduser().resolve()
     wanted = _existing(root, options.one_name(run_name, name, "check"), data_dir, max_samples)
     choose_backend(backend)
-    with exit_on_sigterm(lambda: None), _outcomes(wanted, root, data_dir, max_samples) as outcomes:
+    with exit_on_sigterm(), _outcomes(wanted, root, data_dir, max_samples) as outcomes:
         found = list(outcomes) if json else list(_shown(outcomes))
     if json:
-        print_last(redaction.text(json_text([dataclasses.asdict(outcome) for outcome in found])))
+        print_json([dataclasses.asdict(outcome) for outcome in found])
     if any(outcome.status == "FAIL" for outcome in found):
         raise typer.Exit(1)
 
@@ -71,5 +78,5 @@ def _outcomes(name: str, root: Path, data_dir: str | None, max_samples: int | No
 def _shown(outcomes: Iterable[Any]) -> Iterator[Any]:
     """Prints each line as soon as it is known."""
     for outcome in outcomes:
-        print_last(redaction.text(str(outcome)))
+        print_last(str(outcome))
         yield outcome

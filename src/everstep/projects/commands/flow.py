@@ -1,11 +1,9 @@
 """`everstep flow`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from everstep import redaction
-from everstep.checkpoint import newest_step
 from everstep.cli import (
     aligned,
     choose_backend,
@@ -14,6 +12,7 @@ from everstep.cli import (
     new_app,
     number,
     options,
+    print_json,
     print_last,
     quiet,
     without_restarts,
@@ -21,7 +20,6 @@ from everstep.cli import (
 from everstep.errors import UsageError
 from everstep.launch import supervise
 from everstep.projects.flow import FlowProject, create_task, execute
-from everstep.storage import json_text
 
 app = new_app()
 
@@ -68,7 +66,7 @@ def flow(
         tasks = ", ".join(sorted(home.tasks())) or "none"
         raise UsageError("no task is given", key="NAME", remedy=f"everstep flow NAME; tasks: {tasks}")
     if multirun:
-        from everstep.sweeps import sweep_flow
+        from everstep.projects.commands.swept_flows import sweep_flow
 
         sweep_flow(home, name, overrides or (), backend, model_dir)
         return
@@ -76,16 +74,13 @@ def flow(
         name, overrides or (), home, model_dir=model_dir, new=new, backend=backend, allow_change=allow_change or ()
     )
     directory = task._opened().directory
-    with exit_on_sigterm(lambda: newest_step(directory)):
+    with exit_on_sigterm(directory):
         with quiet():
             load_project_backend()
             from everstep.projects.flow import FlowConfig  # noqa: F401  loads Keras
         execute(task)
-    print_last(redaction.text(_shown(task, directory, json)))
-
-
-def _shown(task: Any, directory: Any, as_json: bool) -> str:
-    if as_json:
-        return json_text({"task": type(task).__name__, "run": str(directory), "metrics": dict(task.metrics)})
-    rows = [(name, number(value)) for name, value in task.metrics.items()]
-    return aligned([*rows, ("run", str(directory))])
+    if json:
+        print_json({"task": type(task).__name__, "run": str(directory), "metrics": dict(task.metrics)})
+    else:
+        rows = [(name, number(value)) for name, value in task.metrics.items()]
+        print_last(aligned([*rows, ("run", str(directory))]))

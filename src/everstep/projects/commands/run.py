@@ -5,8 +5,6 @@ from typing import Any
 
 import typer
 
-from everstep import redaction
-from everstep.checkpoint import newest_step
 from everstep.cli import (
     aligned,
     choose_backend,
@@ -15,13 +13,13 @@ from everstep.cli import (
     new_app,
     number,
     options,
+    print_json,
     print_last,
     quiet,
     without_restarts,
 )
 from everstep.launch import supervise
 from everstep.projects.components import RunFolder, open_run
-from everstep.storage import json_text
 
 app = new_app()
 
@@ -51,18 +49,17 @@ def run(
     opened.require_modules()
     folder = opened.folder
     choose_backend(backend)
-    with exit_on_sigterm(lambda: newest_step(folder.training)):
+    with exit_on_sigterm(folder.training):
         with quiet():
             load_project_backend()
             from everstep.projects.components import Orchestrator
         orchestrator = Orchestrator(wanted, project_root, data_dir, allow_change=allow_change or ())
         results = orchestrator.evaluate() if eval_only else orchestrator.run()
-    print_last(redaction.text(_as_json(folder, results) if json else _as_text(folder, results)))
-
-
-def _as_json(folder: RunFolder, results: Any) -> str:
-    files = {label: str(path) for label, path in folder.shown_files().items()}
-    return json_text({"run": str(folder.path), "results": results, "files": files})
+    if json:
+        files = {label: str(path) for label, path in folder.shown_files().items()}
+        print_json({"run": str(folder.path), "results": results, "files": files})
+    else:
+        print_last(_as_text(folder, results))
 
 
 def _as_text(folder: RunFolder, results: Any) -> str:

@@ -25,7 +25,7 @@ from everstep.projects.components.config import ConfigStruct, training_values
 from everstep.projects.components.data_splits import DataSplit, create_split
 from everstep.projects.components.model_metrics import ModelMetrics
 from everstep.projects.components.run_folder import RunFolder
-from everstep.report.card import write_card
+from everstep.report import write_card
 from everstep.run import code_change, code_version
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from everstep.projects.components.generic_trainer import GenericTrainer
 from everstep.projects.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.projects.components.model_metrics import CompiledMetrics, MeanScore
 from everstep.projects.components.run_folder import RunFolder, open_run
-from everstep.run import RunLock, code_version
+from everstep.run import RunLock, announcements, code_version
 from everstep.tracking import MlflowNames
 
 logger = logging.getLogger(__name__)
@@ -87,9 +86,8 @@ class Orchestrator:
                 logger.warning("%s: %s; it is made again", self.folder.name, damage)
             if is_exported:
                 if self._verbose:
-                    with contextlib.suppress(OSError):  # standard error is closed: no reason to stop
-                        text = "is trained and exported already: it is only evaluated again"
-                        print(f"{self.folder.name} {text}", file=sys.stderr)
+                    text = "is trained and exported already: it is only evaluated again"
+                    announcements.print_line(f"{self.folder.name} {text}")
             elif isinstance(components.model_builder, GenericModelBuilderBase):
                 estimators = GenericTrainer(components, self.folder)
                 train, validation = _trained_splits(components)

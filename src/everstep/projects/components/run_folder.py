@@ -19,7 +19,6 @@ from pathlib import Path
 import filelock
 
 from everstep import storage
-from everstep.checkpoint import newest_step
 from everstep.errors import UsageError
 from everstep.projects import COMPONENTS
 from everstep.projects.components.config import (
@@ -31,7 +30,7 @@ from everstep.projects.components.config import (
     origin_of,
 )
 from everstep.projects.components.project import Project
-from everstep.run import submitted
+from everstep.run import saved_step, submitted
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class RunFolder:
 
     def step(self) -> int | None:
         """Returns the step of the newest checkpoint, from which training resumes; None if nothing is saved yet."""
-        return newest_step(self.training)
+        return saved_step(self.training)
 
     def run_id(self) -> str:
         """Returns the run's id; the first call creates it."""

@@ -13,7 +13,7 @@ from everstep.errors import UsageError, did_you_mean
 from everstep.projects.flow.project import FlowProject
 from everstep.projects.flow.running import run_flow
 from everstep.projects.flow.settings import key_meant
-from everstep.run import Interrupted, exit_code, without_option
+from everstep.run import run_program, without_option
 
 
 def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
@@ -33,13 +33,7 @@ def main(arguments: Sequence[str] | None = None, default: str | None = None) -> 
 
 
 def _exit_code(words: Sequence[str], default: str | None) -> int:
-    redaction.guard_process()
-    redaction.learn(words)
-    try:
-        _run(_parsed(without_option(words)), default)
-    except (Exception, KeyboardInterrupt, Interrupted) as error:
-        return exit_code(error)
-    return 0
+    return run_program(lambda: _run(_parsed(without_option(words)), default), words)
 
 
 def _run(options: Any, default: str | None) -> None:

@@ -197,14 +197,12 @@ class FlowContext:
         short = {"data": ", ".join(paths), "model name": settings.params.get("model_name") or self.model_name}
         return MlflowNames(
             experiment=settings.experiment,
-            params=redaction.tree(
-                {
-                    **settings.params.as_dict(),
-                    "catalog": settings.catalog,
-                    "optimizer": settings.optimizer.as_dict(),
-                    **{name: value for name, value in short.items() if value},  # else it is not known yet
-                }
-            ),
+            params={
+                **settings.params.as_dict(),
+                "catalog": settings.catalog,
+                "optimizer": settings.optimizer.as_dict(),
+                **{name: value for name, value in short.items() if value},  # else it is not known yet
+            },
             tags={
                 "task": settings.task,
                 "chain": settings.shown_chain,

@@ -1,7 +1,6 @@
 """From a task's name to a task that is ready, and to a run of it."""
 
 import inspect
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from everstep.projects.flow.project import FlowProject, require_steps
 from everstep.projects.flow.recording import ENVIRONMENT, FlowContext, UsedCatalog
 from everstep.projects.flow.settings import FlowSettings, compose
 from everstep.projects.flow.task import FlowTask, chain_of
-from everstep.run import OWN_FILES, read, refuse_foreign
+from everstep.run import OWN_FILES, announcements, read, refuse_foreign
 
 
 def create_task(
@@ -157,6 +156,6 @@ def _is_complete(directory: Path) -> bool:
 def _print_settings(context: FlowContext) -> None:
     """Prints the chain, the parameters and where the run is."""
     settings = context.settings
-    print(settings.shown_chain, file=sys.stderr)
-    print(redaction.text(settings.params.to_yaml().rstrip()), file=sys.stderr)
-    print(f"run {context.directory}", file=sys.stderr)
+    announcements.print_line(settings.shown_chain)
+    announcements.print_line(settings.params.to_yaml().rstrip())
+    announcements.print_line(f"run {context.directory}")

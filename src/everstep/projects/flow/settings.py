@@ -16,7 +16,6 @@ from typing import Annotated, Any, Self
 
 import pydantic
 
-from everstep import redaction
 from everstep.config import (
     Config,
     Layer,
@@ -200,7 +199,7 @@ class FlowSettings:
 
     def as_yaml(self) -> str:
         """Returns all of it as YAML, without secrets."""
-        return dialect.dump(redaction.tree(dialect.escaped(self.as_dict())))
+        return dialect.dump_without_secrets(self.as_dict())
 
     def digest(self, backend: str) -> str:
         """Returns ten characters that differ where the configuration or the backend does; secrets do not count."""

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from everstep import redaction, storage
+from everstep import storage
 from everstep.checkpoint.remote import checked, is_url, refuse_lost_slash
 from everstep.data import DataConfig, Stream, make_stream, makes_batches, place, whole_number
 from everstep.engine import backend, entered
@@ -36,8 +35,7 @@ from everstep.projects.training.building import (
 from everstep.projects.training.job_files import JobFiles
 from everstep.projects.training.own_loop_history import as_history
 from everstep.projects.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
-from everstep.run import Run
-from everstep.task import unpack
+from everstep.run import Run, announcements
 from everstep.tracking import epoch_table
 
 DATA = "data"
@@ -344,7 +342,7 @@ class Training:
         if (before.get("directory"), before.get("step")) == (self.artifacts_dir, step):
             self._published = {kind: list(names) for kind, names in before["files"].items()}
         if self._is_incomplete(MODEL):
-            sample = sample_inputs(self.model, unpack(files.controller.trainer.example)[0])
+            sample = sample_inputs(self.model, files.controller.trainer.example_inputs)
             with evaluated_weights(self.model.optimizer):
                 self.save_model(sample)
         if self._is_incomplete(HISTORY):
@@ -357,8 +355,7 @@ class Training:
         places = [f"artifacts in {self.artifacts_dir}: {', '.join(names)}"] if self.artifacts_dir else []
         places.append(f"checkpoints and logs in {self.job_dir}")
         count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to fail
-            print(redaction.text(f"done: {count}; {'; '.join(places)}"), file=sys.stderr, flush=True)
+        announcements.print_line(f"done: {count}; {'; '.join(places)}")
 
     def _is_incomplete(self, kind: str) -> bool:
         names = self._published.get(kind, [])

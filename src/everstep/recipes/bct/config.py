@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from everstep.config import Config
+from everstep import Config, TaskConfig
 from everstep.errors import Problem
-from everstep.task import TaskConfig
 
 Variant = Literal["synthesise_all", "synthesise_new", "old_classes", "distill"]
 

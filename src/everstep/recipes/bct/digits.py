@@ -10,14 +10,18 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from everstep.config import Config, register_experiment, register_task
-from everstep.data import DataConfig
+from everstep import (
+    Config,
+    DataConfig,
+    ExperimentConfig,
+    OptimizationConfig,
+    TrainerConfig,
+    register_experiment,
+    register_task,
+)
 from everstep.errors import Problem
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
 from everstep.recipes.bct.config import BCTConfig
 from everstep.recipes.bct.digits_data import TRAINING_IMAGES
-from everstep.task.optim import OptimizationConfig
 
 _OLD_IMAGES = 280
 # Chosen on held-out training images: `examples/bct_digits.py --choose`.

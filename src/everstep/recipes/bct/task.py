@@ -8,12 +8,13 @@ import numpy as np
 from keras import ops
 
 import everstep.recipes.bct.model  # noqa: F401  registers `BCTModel`, which an old model may be
+from everstep import Task, value_and_grad
 from everstep.data import check_labels, make_stream
 from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import outputs, with_classifier
 from everstep.recipes.bct.influence import Influence, parts, split
 from everstep.recipes.bct.old import OldModel
-from everstep.task import Task, unpack, value_and_grad
+from everstep.task import unpack
 from everstep.task.initial import Report
 from everstep.types import Batch
 

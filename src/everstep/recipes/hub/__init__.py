@@ -13,11 +13,8 @@ packing.py           several documents in one row
 
 from typing import Any
 
-from everstep.config import register_experiment, register_task
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import TrainerConfig
+from everstep import ExperimentConfig, OptimizationConfig, TrainerConfig, register_experiment, register_task
 from everstep.recipes.hub.config import CausalLMConfig, ImageClassifierConfig, TextClassifierConfig
-from everstep.task.optim import OptimizationConfig
 
 
 @register_task(CausalLMConfig)

@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 
-from everstep.config import Config
-from everstep.data import DataConfig
+from everstep import Config, DataConfig, TaskConfig
 from everstep.data.images import ImageDataConfig
 from everstep.data.text import TextDataConfig
 from everstep.errors import Problem, UsageError
-from everstep.task import GenerationConfig, TaskConfig
+from everstep.task import GenerationConfig
 from everstep.task.optim import Patterns, patterns
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from everstep import ClassificationTask
 from everstep.data.images import ImageDataConfig, ImageSource
 from everstep.errors import UsageError
 from everstep.recipes.hub.text_classifier import load_classifier
-from everstep.task import ClassificationTask
 from everstep.types import Batch
 
 KIND = "ImageClassifier"

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep import ClassificationTask
 from everstep.data import ArrayFile
 from everstep.data.records import Records, open_records
 from everstep.engine import not_found
@@ -15,7 +16,6 @@ from everstep.errors import UsageError
 from everstep.recipes.hub.config import LabelledTextConfig
 from everstep.recipes.hub.presets import load_model
 from everstep.recipes.hub.training_parts import choose_trained
-from everstep.task import ClassificationTask
 
 logger = logging.getLogger(__name__)
 

@@ -1,36 +1,38 @@
 """`everstep sweep`."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from everstep import redaction
-from everstep.cli import aligned, choose_backend, import_modules, new_app, number, options, print_last, quiet, resolve
+from everstep.cli import (
+    aligned,
+    choose_backend,
+    import_modules,
+    new_app,
+    number,
+    options,
+    print_json,
+    print_last,
+)
 from everstep.config import experiments, load_entry_points
 from everstep.errors import UsageError, nearest
-from everstep.storage import json_text
 from everstep.sweeps import (
     PRUNERS,
     SAMPLERS,
-    Check,
     Definition,
     Space,
+    SweepChoice,
     SweepStudy,
-    Target,
-    Values,
+    TargetRequest,
     create_space,
     executors,
     is_swept,
     sweeping,
     target,
 )
-
-if TYPE_CHECKING:
-    from everstep.projects.flow import FlowProject
 
 app = new_app()
 
@@ -117,9 +119,9 @@ def sweep(
     fixed = [word for word in given if "=" not in word or not is_swept(word)]
     if backend:
         choose_backend(backend)
-    chosen = choose_target(
-        name, found, fixed, project_root, data_dir, imports or (), config_files or (), config_dir, backend
-    )
+    root = Path(project_root).expanduser().resolve()
+    request = TargetRequest(name, found, fixed, root, backend, data_dir)
+    chosen = choose_target(request, imports or (), config_files or (), config_dir)
     metrics, modes = metric or chosen.metrics, mode or (chosen.modes if not metric else ["min"])
     modes = list(modes) * len(metrics) if len(modes) == 1 else list(modes)
     sampler = sampler or ("tpe" if space is not None or resume_best else _for_words(chosen.space))
@@ -135,7 +137,7 @@ def sweep(
     definition = Definition(wanted, chosen.space, tuple(metrics), tuple(modes), **settings)
     if dry_run:
         target.check_space(chosen.space, chosen.check)
-        print(_plan(definition))
+        print_last(_plan(definition))
         return
     study = sweeping.open_sweep(definition, sweep_dir, chosen.check, resume_best > 0)
     longer = sweeping.continue_best(study, resume_best, chosen.fixed)
@@ -147,7 +149,10 @@ def sweep(
         return
     sweeping.run_local(study, workers, longer)
     result = sweeping.Study(study)
-    print_last(redaction.text(json_text(result.summary()) if json else _summary(result)))
+    if json:
+        print_json(result.summary())
+    else:
+        print_last(_summary(result))
     result.require_complete()
 
 
@@ -157,174 +162,66 @@ def _for_words(space: Space) -> str:
     return "grid" if all(listed) else "tpe"
 
 
-@dataclasses.dataclass(frozen=True)
-class SweepChoice:
-    """What is swept, and how it is checked.
-
-    Attributes:
-      target: The target, without its fixed values.
-      space: The space, under the names of the target.
-      fixed: Values that are the same in all trials, as words.
-      check: Raises UsageError if the configuration does not take values.
-      metrics: The metrics to optimise, if none is named.
-      modes: Their modes.
-    """
-
-    target: Target
-    space: Space
-    fixed: Sequence[str]
-    check: Check
-    metrics: Sequence[str]
-    modes: Sequence[str] = ("min",)
-
-
 def choose_target(
-    name: str | None,
-    space: Space,
-    fixed: Sequence[str],
-    project_root: str = ".",
-    data_dir: str | None = None,
+    request: TargetRequest,
     imports: Sequence[str] = (),
     config_files: Sequence[str] = (),
     config_dir: str | None = None,
-    backend: str | None = None,
 ) -> SweepChoice:
-    """Returns what a name means: a registered experiment, else a run of components, else a task of a flow's project.
+    """Returns what a name means: a registered experiment, else what a kind of targets that is registered finds.
 
     Raises:
       UsageError: It means nothing; lists what there is.
     """
-    root = Path(project_root).expanduser().resolve()
-    own, named = target.component_space(space)
-    name = name or named
-    if name is None:
-        raise UsageError("no target is given", key="TARGET", remedy="everstep sweep TARGET --space FILE")
-    option = ["--backend", backend] if backend else []
     import_modules(imports)
     load_entry_points()
+    name = request.name
     if name in experiments():
         files = [word for file in config_files for word in ("--config-file", str(Path(file).resolve()))]
         files += ["--config-dir", str(Path(config_dir).resolve())] if config_dir else []
-        words = (*(word for module in imports for word in ("--import", module)), *files, *option, "--no-export")
-        check = _experiment_check(name, space, fixed, imports, config_files, config_dir, backend)
-        return SweepChoice(Target("experiment", name, words, str(Path.cwd())), space, fixed, check, ["validation_loss"])
-    if (root / "runs" / name).is_dir():
-        from everstep.projects.components import find_config
-
-        find_config(root / "runs" / name)
-        if not own.dimensions:  # a list of metrics is one value
-            raise UsageError(
-                "is empty: no key varies", key="--space", remedy="list values in a file, or write key=1,2,3"
-            )
-        if fixed:
-            extra = {key: value for word in fixed for key, value in [_pair(word)]}
-            own = dataclasses.replace(own, fixed={**own.fixed, **extra})
-        data = ["--data-dir", str(Path(data_dir).resolve())] if data_dir else []
-        swept = Target("components", name, (*option, *data), str(root))
-        metric, mode = target.component_metric(root, name, own)
-        return SweepChoice(swept, own, (), target.component_check(root, name, own), [metric], [mode])
-    from everstep.projects.flow import FlowProject
-
-    home, tasks = None, list[str]()
-    with contextlib.suppress(UsageError):  # no project
-        home = FlowProject.find(root)
-    if home is not None:
-        with quiet():
-            home.load()
-        tasks = list(home.tasks())
-        if name in tasks:
-            return flow_target(name, space, fixed, home, option)
+        modules = [word for module in imports for word in ("--import", module)]
+        words = (*modules, *files, *request.backend_words, "--no-export")
+        swept = target.ExperimentTarget(name, words, str(Path.cwd()))
+        check = target.experiment_check(
+            request.space,
+            request.fixed,
+            experiment=name,
+            config_files=list(config_files) or None,
+            config_dir=config_dir,
+            backend=request.backend,
+            imports=list(imports) or None,
+        )
+        return SweepChoice(swept, request.space, request.fixed, check, [swept.metric])
+    kinds = target.target_kinds()
+    for kind in kinds:
+        if (chosen := kind.choose(request)) is not None:
+            return chosen
+    if name is None:
+        raise UsageError("no target is given", key="TARGET", remedy="everstep sweep TARGET --space FILE")
     raise UsageError(
         "is no registered experiment, no folder in runs/ and no task of a project",
         key="TARGET",
         received=name,
-        remedy=nearest(name, [*experiments(), *_runs(root), *tasks]),
+        remedy=nearest(name, [*experiments(), *(one for kind in kinds for one in kind.names(request.root))]),
     )
 
 
-def _runs(root: Path) -> list[str]:
-    return [path.name for path in (root / "runs").glob("*") if any(path.glob("*.yaml"))]
-
-
-def _pair(word: str) -> tuple[str, Any]:
-    from everstep.config import parse_override
-
-    return parse_override(word)
-
-
-def _experiment_check(
-    name: str,
-    space: Space,
-    fixed: Sequence[str],
-    imports: Sequence[str],
-    config_files: Sequence[str],
-    config_dir: str | None,
-    backend: str | None,
-) -> Check:
-    def check(values: Values) -> None:
-        request = options.ExperimentRequest(
-            experiment=name,
-            overrides=[*fixed, *space.words(values)],
-            config_files=list(config_files) or None,
-            config_dir=config_dir,
-            backend=backend,
-            imports=list(imports) or None,
-        )
-        resolve(request)
-
-    return check
-
-
-def flow_target(
-    name: str, space: Space, fixed: Sequence[str], home: "FlowProject", option: Sequence[str]
-) -> SweepChoice:
-    """Returns the target of a flow's task; its parameters may be named without it: `seed=1,2`.
+def sweep_choice(chosen: SweepChoice, sweep_dir: str | None) -> None:
+    """Runs every combination of the values on a command line, one after the other; prints the summary.
 
     Raises:
-      UsageError: There is no such task.
-    """
-    from everstep.projects.flow import PARAMETERS, chain_of, compose
-
-    with quiet():
-        home.load()
-    cls = home.task(name)
-    keys = [*(one.key for one in space.dimensions), *space.fixed]
-    space = space.renamed({key: f"{name}.{key}" for key in keys if key in PARAMETERS})
-    fixed = [f"{name}.{word}" if word.partition("=")[0] in PARAMETERS else word for word in fixed]
-    chain = [base.__name__ for base in chain_of(cls)]
-    tasks = list(dict.fromkeys([*home.tasks(), *chain[:-1]]))
-
-    def check(values: Values) -> None:
-        compose(home.root / "config", chain, tasks, [*fixed, *space.words(values)], home.name)
-
-    return SweepChoice(Target("flow", name, tuple(option), str(home.root)), space, fixed, check, [""])
-
-
-def sweep_flow(
-    home: "FlowProject", name: str, words: Sequence[str], backend: str | None, model_dir: str | None
-) -> None:
-    """Runs `everstep flow NAME -m key=1,2 …`: every combination, one after the other; prints the summary.
-
-    Raises:
-      UsageError: No parameter has several values.
+      UsageError: The configuration does not take them, or the directory has another sweep.
       TrainingError: A trial failed; the others are done.
     """
-    swept = [word for word in words if "=" in word and is_swept(word)]
-    if not swept:
-        given = next((word for word in words if "=" in word), f"{name}.epoch=1")
-        remedy = f"list values: {given},…; or omit -m"
-        raise UsageError("no parameter has several values", key="-m", received=" ".join(words), remedy=remedy)
-    space = create_space(None, swept)
-    fixed = [word for word in words if "=" not in word or not is_swept(word)]
-    chosen = flow_target(name, space, fixed, home, ["--backend", backend] if backend else [])
     wanted = dataclasses.replace(chosen.target, words=(*chosen.target.words, *chosen.fixed))
     sampler = _for_words(chosen.space)
     trials = len(chosen.space.grid()) if sampler == "grid" else 20
-    definition = Definition(wanted, chosen.space, ("",), ("min",), sampler=sampler, trials=trials)
-    study = sweeping.open_sweep(definition, model_dir, chosen.check)
+    modes = tuple(chosen.modes)
+    definition = Definition(wanted, chosen.space, tuple(chosen.metrics), modes, sampler=sampler, trials=trials)
+    study = sweeping.open_sweep(definition, sweep_dir, chosen.check)
     sweeping.run_local(study)
     result = sweeping.Study(study)
-    print_last(redaction.text(_summary(result)))
+    print_last(_summary(result))
     result.require_complete()
 
 
@@ -335,7 +232,7 @@ def _plan(definition: Definition) -> str:
     if definition.sampler == "grid":
         points = definition.space.grid()
         rows += [(f"trial {place}", " ".join(definition.space.words(point))) for place, point in enumerate(points[:10])]
-    return redaction.text(aligned([*rows, ("sampler", definition.sampler)]))
+    return aligned([*rows, ("sampler", definition.sampler)])
 
 
 def _range(dimension: Any) -> str:

@@ -9,8 +9,8 @@ import pytest
 from keras import layers, ops
 
 import everstep
+from everstep import Task
 from everstep.errors import UsageError
-from everstep.task import Task
 from everstep.testing import models
 from everstep.testing.tasks import Make, Regression, Scripted, running, seeded
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from everstep import ExperimentConfig, Trainer
 from everstep.checkpoint import OrbaxCheckpointer, Retention
 from everstep.engine import backend
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import Controller, Trainer
+from everstep.loop import Controller
 from everstep.testing.tasks import Regression
 
 BAR, SMALL_BAR = 0.05, 0.20

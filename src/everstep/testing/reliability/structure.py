@@ -12,11 +12,10 @@ from typing import Any
 
 import keras
 
+from everstep import ExperimentConfig, Trainer
 from everstep.checkpoint import OrbaxCheckpointer
 from everstep.engine import backend
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import Trainer
 from everstep.testing.reliability.structural_changes import CHANGES, SAME, Change, Parts, inputs_for
 from everstep.types import State
 

@@ -17,7 +17,7 @@ import numpy as np
 from keras import layers, ops
 
 import everstep
-from everstep.task import ClassificationTask
+from everstep import ClassificationTask
 
 SAMPLES, CLASSES = 1000, 4
 LEDGER_SAMPLES = 60_000

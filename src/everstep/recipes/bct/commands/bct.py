@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import aligned, choose_backend, load_backend, new_app, number, options, quiet
+from everstep.cli import aligned, choose_backend, load_backend, new_app, number, options, print_json, quiet
 from everstep.recipes.bct import read_samples
-from everstep.storage import json_text
 
 app = new_app(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -67,7 +66,7 @@ def evaluate(
         print(_table(found))
         return
     figures = {"rows": found.rows, "metric": found.metric, "update_gain": found.gain}
-    print(json_text({**figures, "paragon": found.paragon, "compatible": found.compatible}))
+    print_json({**figures, "paragon": found.paragon, "compatible": found.compatible})
 
 
 def _table(found: Any) -> str:

@@ -9,16 +9,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from everstep import ExperimentConfig, Task, Trainer
 from everstep.data import nest
 from everstep.engine import TIMED_CALLS, backend, configured_strategy, entered, precision
 from everstep.engine import device_names as devices
 from everstep.errors import UsageError
-from everstep.experiment_config import ExperimentConfig
-from everstep.loop import ProgressiveTrainer, Trainer, create_trainer, is_progressive
-from everstep.sweeps.tuner.batch_size import KEY, Tried, is_out_of_memory
-from everstep.sweeps.tuner.learning_rate import RangeTest, geometric
-from everstep.task import Task
+from everstep.loop import ProgressiveTrainer, create_trainer, is_progressive
 from everstep.task.optim import find_average
+from everstep.tuner.batch_size import KEY, Tried, is_out_of_memory
+from everstep.tuner.learning_rate import RangeTest, geometric
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 batch_size.py     the largest batch that fits
 learning_rate.py  where the loss falls fastest
 trials.py         the few steps that they judge
+commands/         `everstep tune`
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.sweeps.tuner.batch_size import (
+    from everstep.tuner.batch_size import (
         KEY,
         Tried,
         end_with_parent,
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
         search,
         try_in_subprocess,
     )
-    from everstep.sweeps.tuner.learning_rate import (
+    from everstep.tuner.learning_rate import (
         RangeTest,
         draw,
         require_matplotlib,
         rounded,
     )
-    from everstep.sweeps.tuner.trials import (
+    from everstep.tuner.trials import (
         range_test,
         try_size,
         with_size,

@@ -10,9 +10,9 @@ import pytest
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.sweeps.tuner.learning_rate import RangeTest, draw, geometric, rounded
-from everstep.sweeps.tuner.trials import range_test
 from everstep.testing.tasks import Regression
+from everstep.tuner.learning_rate import RangeTest, draw, geometric, rounded
+from everstep.tuner.trials import range_test
 from loop.samples import TinyTask, tiny_params
 
 pytestmark = pytest.mark.slow

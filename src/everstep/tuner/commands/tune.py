@@ -10,13 +10,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from everstep import redaction, storage
+from everstep import Mode, get_task, storage
 from everstep.cli import Resolved, aligned, load_backend, new_app, options, print_last, quiet, repeated_command, resolve
-from everstep.config import get_task
 from everstep.errors import TrainingError, UsageError
-from everstep.experiment_config import Mode
 from everstep.run import signals_handled
-from everstep.sweeps.tuner import (
+from everstep.tuner import (
     KEY,
     RangeTest,
     Tried,
@@ -93,7 +91,7 @@ def batch_size(
     def attempt(size: int) -> Tried:
         return try_in_subprocess(size, repeated_command(context.obj, f"--only={size}"), max_bytes)
 
-    print_last(redaction.text(_advice(_print_rows(search(first, largest_size, attempt)))))
+    print_last(_advice(_print_rows(search(first, largest_size, attempt))))
 
 
 def _size(option: str, text: str) -> int:
@@ -109,7 +107,7 @@ def _max_bytes(memory: str | None) -> int | None:
 
 def _try_here(resolved: Resolved, size: int, evaluate: bool) -> Tried:
     with quiet():
-        from everstep.sweeps.tuner import try_size, with_size
+        from everstep.tuner import try_size, with_size
 
         load_backend(resolved.params.runtime.seed)
     params = with_size(resolved.params, size)
@@ -123,7 +121,7 @@ def _print_rows(tries: Iterator[Tried]) -> list[Tried]:
     done = []
     with signals_handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), _leave):
         for tried in tries:
-            print_last(redaction.text(_tried_row(tried)))
+            print_last(_tried_row(tried))
             done.append(tried)
     return done
 
@@ -183,7 +181,7 @@ def learning_rate(
     if picture.suffix != ".csv":
         storage.write_bytes(picture, draw(test, resolved.experiment, picture.suffix[1:]))
     storage.write_text(picture.with_suffix(".csv"), test.table())
-    print_last(redaction.text(_found(test, picture, resolved.params.trainer.optimizer_config.learning_rate)))
+    print_last(_found(test, picture, resolved.params.trainer.optimizer_config.learning_rate))
 
 
 def _range(least: str, most: str) -> tuple[float, float]:
@@ -207,7 +205,7 @@ def _picture(out: str) -> Path:
 
 def _range_test(resolved: Resolved, least: float, most: float, steps: int) -> RangeTest:
     with quiet():
-        from everstep.sweeps.tuner import range_test
+        from everstep.tuner import range_test
 
         load_backend(resolved.params.runtime.seed)
     with tempfile.TemporaryDirectory(prefix="everstep-tune-") as folder:

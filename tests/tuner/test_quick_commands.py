@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def command(tmp_path, monkeypatch, capfd):
     """Runs `everstep …` here, in an empty directory, with experiments that can be imported."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(HERE.parents[1] / "cli")
+    monkeypatch.syspath_prepend(HERE.parent / "cli")
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.sweeps.tuner.batch_size import (
+from everstep.tuner.batch_size import (
     Tried,
     fastest,
     free_bytes,
