@@ -1,7 +1,7 @@
 """The commands of sweeps. The module of each is imported when it is called.
 
-sweep.py  `everstep sweep`
-tune.py   `everstep tune`
+sweep.py  `everstep sweep`: its options and defaults; what TARGET means, grid or sampler
+tune.py   `everstep tune`: its options and defaults (up to 65536; rates from 1e-7 to 10), advice
 """
 
 from everstep.cli import Command, experiment_keys
