@@ -13,7 +13,7 @@ nest.py              the nesting of a batch: dicts, tuples, lists; refuses to st
 arrays.py            arrays in memory: the order of samples in each epoch, batches, the last short one if it is kept
                      (the default is in `source.py`; in `fit` it is kept); "different numbers of samples"
 array_file.py        an array that is larger than memory, in a file below EVERSTEP_CACHE_DIR
-iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here; resumed by reading again; an
+iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here, resumed by reading again; an
                      iterator that can be read only once
 py_dataset.py        `keras.utils.PyDataset`: workers, `on_epoch_end`, order of batches, epochs that grow or get
                      shorter
@@ -23,7 +23,7 @@ parquet.py           `ParquetSource`: columns of numbers in Parquet files, shuff
                      `records/parquet.py`
 arrow_columns.py     Hugging Face and Arrow columns as arrays: which datasets are read by columns, lists, missing
                      values
-sqlite.py            rows of SQLite tables or views: which columns, order; text and NULL are refused
+sqlite.py            rows of SQLite tables: which columns, order; views, text and NULL are refused
 workers.py           how many workers by default (cores - 1, at most 16); threads that compute several batches at
                      once; when processes are not possible
 worker_processes.py  worker processes: how they start, end and return arrays; "a worker process has ended", cannot be

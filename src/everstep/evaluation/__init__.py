@@ -9,8 +9,8 @@ the `Evaluator` writes a row for each sample. Nothing here depends on a backend.
 
 evaluator.py        measures batches in one pass and writes four files; ids that repeat, metrics without a number, no
                     samples
-batch.py            batches joined with a model's outputs: the last one is cut to its real samples, the number of
-                    predictions must fit; ids and columns
+batch.py            batches joined with a model's outputs: how many samples (`limit` cuts the last batch, none is
+                    padded), the number of predictions must fit; ids and columns
 sample_metric.py    metrics of single samples: names that are reserved or given twice, what a function may return,
                     higher or lower is better
 shipped_metrics.py  cross-entropy, accuracy, top-k, IoU, Dice, rates, errors: their formulas, thresholds, empty masks,

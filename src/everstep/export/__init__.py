@@ -10,9 +10,8 @@ preprocessing, several signatures and numbered versions; `CheckpointExports` kee
 There is one file per format; `register_format` adds one of your own. Each export is written under a temporary name,
 loaded back and compared with the live model before it gets its own: an exported file that exists is one that works.
 
-model_export.py        which formats a model gets (all that fit, or those asked for, which must succeed), with
-                       averaged weights; the batch that is compared; weights that are not finite; when a format is
-                       skipped
+model_export.py        which formats a model gets (all that it can have, others with a warning), averaged weights, the
+                       batch that is compared; those asked for by name must succeed: `trained/run_export.py`
 formats.py             the formats by name, their files; `register_format` and formats of other packages
 keras_file.py          `model.keras`: loaded back in safe mode; "cannot be loaded again without its code"
 saved_model.py         `saved_model/`: signature, open sizes, on JAX and TensorFlow; refuses PyTorch, folders that are

@@ -3,8 +3,8 @@
 The `Controller` is the outer loop. A `Trainer` runs the steps of one window on an engine. Everybody else takes part
 as a `Hook`.
 
-controller.py           `Controller`: trains, evaluates, saves and acts, window by window, in which order; saves when
-                        a stop is requested; rolls back; `continuous_eval` and its timeout. What is due when is in
+controller.py           `Controller`: trains, logs (`summary_interval`), evaluates, saves and acts, in which order;
+                        saves when a stop is requested; rolls back; `continuous_eval`. What is due when is in
                         `schedule.py`
 inner_loop.py           `InnerLoop`: what it asks of the object that runs the steps
 trainer.py              `Trainer`: runs the steps of a window, returns their logs; evaluates `validation_steps`
@@ -15,9 +15,8 @@ controller_creation.py  `create_controller`: the loop from a trainer's section
 config.py               `TrainerConfig`: how long, how often to log, evaluate and save, how many checkpoints to keep,
                         early stopping (patience 3), recovery: keys, defaults, refusals; what may change on a resume
 lengths.py              epochs converted to steps; a learning-rate schedule as long as training
-schedule.py             at which step a window ends, an evaluation, a save and a log are due, in steps or epochs; "ran
-                        out of data", fewer steps than are trained already. Steps per compiled call:
-                        `engine/call_length.py`
+schedule.py             at which step a window ends, an evaluation and a save are due, in steps or epochs; "ran out of
+                        data", fewer steps than are trained already. Steps per compiled call: `engine/call_length.py`
 hooks.py                `Hook`: takes part in training, event by event; a learning rate that changed between attempts
 action_hook.py          actions, as a hook
 stop_at.py              `trainer.stop_at`, `StopAt`: interrupts a run at a time of day

@@ -1,12 +1,12 @@
 """One run: its directory, its record, and the process that trains in it.
 
-record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; a folder with files
-                         that are not a run's is refused
+record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; refuses a folder with
+                         files that a run would overwrite
 configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
 checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
                          `checkpoint/retention.py`
-attempt.py               one attempt: locks the directory, stops on request, records progress and end; other data and
-                         libraries than the checkpoint's
+attempt.py               one attempt: locks the directory, stops on request, records progress and end; whether data
+                         and libraries are the checkpoint's is compared in `resume_checks.py`
 attempt_hooks.py         the hooks of every attempt that trains, and their order
 lock.py                  one process per directory: "is being trained by", file systems without locks; its heartbeat.
                          Other machines and processes: `liveness.py`

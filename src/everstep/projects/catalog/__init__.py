@@ -12,8 +12,8 @@ catalog.save("mnist.scores", table)
 catalog.py       load, save, check, fingerprint; "the catalog has no such name", a missing file
 entries.py       catalog files as entries: the short form, which keys an entry may have, later files over earlier
                  ones, misspelt keys
-formats.py       the types (npz, csv, parquet, images, tfrecord, json …): their suffixes, arguments and defaults;
-                 which one an entry has; a new kind of file is added here
+formats.py       the types (npz, csv, parquet, images, tfrecord, json …): suffixes, arguments, defaults; which one an
+                 entry has; a new kind of file is added here
 data_type.py     `DataType`: what reads and writes one type of data, also of a project's own; unknown arguments
 pickles.py       pickles, where `allow-pickle = true` in `pyproject.toml`
 places.py        where data is: a folder or a store; versions: which is the newest, how the next is named

@@ -15,8 +15,8 @@ building.py          the components, each built with the whole config; methods t
 data_splits.py       batches of a split: how many an epoch has, `batchify`, the last short batch, weights, ids;
                      samples that were lost, or never end
 validation_order.py  refuses validation data that comes in another order in each pass, since ids would not fit
-keras_trainer.py     trains the model on the loop; keeps the best epoch by `export.metric`; callbacks, seeds, what may
-                     change on a resume
+keras_trainer.py     trains the model on the loop; keeps the best epoch by `export.metric`; callbacks, what may change
+                     on a resume
 generic_trainer.py   estimators that train themselves (scikit-learn): saved by skops, or joblib where it is allowed
 export.py            `exported/`: writes the epoch that the trainer has kept, when again, whether it is damaged
 exported_model.py    the forms of an export: SavedModel, or PyTorch program

@@ -22,8 +22,8 @@ settings.py   the configuration of a flow: `parameters.yaml`, `catalog.yaml`, `o
 unread.py     warns of parameters that a task never reads
 running.py    from a task's name to a run: which directory, a run that goes on, `--new`
 own_run.py    what surrounds a task's own `run`: steps before it, record and tracking
-training.py   the default `run`: splits (`validation_split`), the last short batch is trained, seeds, test, what is
-              saved; what may change on a resume
+training.py   the default `run`: splits (`validation_split`), the last short batch is trained, test, what is saved;
+              what may change on a resume
 recording.py  the record of a run, `log_metrics`, `log_file`, also on MLflow: its names, parameters and tags there
 drawing.py    `training.png`: which curves; in a notebook
 program.py    the command line of a project's own program: `python train.py --task …`
