@@ -41,7 +41,8 @@ resolving.py       from a command line to a configuration: which backend, `--see
 backends.py        choosing the backend, and loading Keras with it
 run_resolved.py    running a resolved experiment, for `train` and `eval`
 process.py         the command line in a new process, and SIGTERM of commands that do not train
-run_models.py      the model of a run, for `predict` and `export`: the exported one, else rebuilt by its experiment
+run_models.py      the model of a run, for `predict` and `export`: the exported one, else rebuilt by its experiment;
+                   on which backend
 remote_runs.py     runs at a URL, listed by their records
 runs_cells.py      what `everstep runs` shows in a cell: progress, durations, the first three metrics
 output.py          what is printed: columns, numbers, start-up messages held back, a closed pipe

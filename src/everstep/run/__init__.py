@@ -19,8 +19,10 @@ resume_checks.py         refuses what a resumed run may not change: keys that no
                          other data; `--allow-change`; warns of other versions
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
-exporting.py             the export at the end of a run; a failed one ends no run
-trackers.py              which trackers a run has, in which order; which samples and histograms are logged when
+exporting.py             the export at the end of a run: a failed one ends no run; which formats:
+                         `export/model_export.py`
+trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
+                         and histograms are logged when
 environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), packages, machine, GPU,
                          environment variables; fingerprints of data files
 cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup

@@ -7,8 +7,9 @@ console.py          a line per log, its form; when there is a live display
 history.py          `history.csv`: its columns, each logged step once, rows beyond the restored step are cut
 jsonl.py            `metrics.jsonl`: each point once
 tensorboard.py      TensorBoard: folders, names, how often it is written
-mlflow.py           MLflow: which server or database, credentials, names and lengths that it rejects; which run an
-                    attempt continues
+mlflow.py           MLflow: which server or database, credentials, names and lengths that it rejects, which run an
+                    attempt continues; what a run is called there: `run/trackers.py`, of components and flows
+                    themselves
 mlflow_active.py    `mlflow.log_metric` and autologging in a user's code: to which run they log
 wandb.py            Weights & Biases: project, mode, the id of a run, kept by every attempt; how long the end waits
 wandb_process.py    the program of the process that calls W&B's package
