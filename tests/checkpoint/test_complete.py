@@ -34,6 +34,22 @@ def test_a_new_checkpoint_counts_instead_of_the_one_that_it_replaces(tmp_path):
     assert complete_checkpoints(tmp_path) == {9: tmp_path / "9.replaced", 10: tmp_path / "10"}
 
 
+def test_a_former_checkpoint_counts_while_the_new_one_is_not_complete(tmp_path):
+    """As in a copy that was made meanwhile; what looks, what resumes and what saves again decide alike."""
+    checkpointer = OrbaxCheckpointer(tmp_path)
+    checkpointer.save(10, {"model/w": np.ones(1)}, {"saved": "first"})
+    checkpointer.wait()
+    (tmp_path / "10").rename(tmp_path / "10.replaced")
+    (tmp_path / "10").mkdir()
+    assert complete_checkpoints(tmp_path) == {10: tmp_path / "10.replaced"}
+    assert checkpointer.steps() == [10]
+    assert checkpointer.restore()[1]["saved"] == "first"
+    checkpointer.save(10, {"model/w": np.ones(1)}, {"saved": "second"}, replace=True)
+    checkpointer.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "10.damaged"]
+    assert OrbaxCheckpointer(tmp_path).restore()[1]["saved"] == "second"
+
+
 def test_without_a_folder_there_is_none(tmp_path):
     assert newest_step(tmp_path) is None
     (tmp_path / "checkpoints").touch()

@@ -1,20 +1,30 @@
 """Checkpoints: the state of a run on disk, each one complete or invisible.
 
-checkpointer.py     the interface: save, wait, restore
-complete.py         which checkpoints a run has, and the newest, for those who only look
-digests.py          one digest of a whole state, to compare runs; files are checked by `manifest.py`
-orbax.py            the checkpointer that writes, in the background, and verifies; skips damaged ones when it restores
-arrays.py           the arrays and the JSON document of one checkpoint, the large ones by Orbax
+checkpointer.py     the interface: save, wait, restore, newest step; what a run without checkpoints does
+complete.py         which checkpoints a run has and which folder is whole (the name and `manifest.json`), the newest;
+                    a step that is being replaced
+digests.py          one digest of a whole state, to compare runs bit by bit; digests of files are in `manifest.py`
+orbax.py            writes in the background under a temporary name; verifies when it restores, sets a damaged
+                    checkpoint aside and takes the one before; removes what `retention.py` does not keep; refuses
+                    another run's
+arrays.py           how the arrays and the JSON document of one checkpoint are written and read, the large ones by
+                    Orbax, without compression; Orbax's log lines are dropped
 orbax_internals.py  what is used of Orbax's private modules
-parts.py            arrays in parts: small ones, and those that are divided over several processes
-shared.py           the checkpoints of several processes
-visible.py          whether all of them see the same directory
-manifest.py         what was saved, by which run, and a digest of every file
-retention.py        which checkpoints are kept
-base.py             weights that no step changes, written once per run
-partial_read.py     some arrays of a checkpoint that may not be trusted
-averaging.py        the average of several checkpoints
-remote/             runs and data on object stores
+parts.py            arrays below 4 MiB, and those that are divided over several processes: their files, their limits,
+                    whether all parts are there
+shared.py           the checkpoints of several processes: the first one commits when all parts are there; all restore
+                    the same step
+visible.py          whether all processes see the same directory; waits 60 s for a shared file system, then refuses
+manifest.py         `manifest.json`: format version, run, step, metrics, a SHA-256 of every file; what counts as
+                    damaged; refuses a newer format
+retention.py        which checkpoints are kept and which deleted: newest, every so many steps or seconds, best; at
+                    least 2. The defaults (`max_to_keep`, `keep_best`) are in `loop/config.py`
+base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used
+partial_read.py     some arrays of a checkpoint that may not be trusted, for `init_checkpoint`; limits of size,
+                    refuses archives that unpack to too much
+averaging.py        the average of several checkpoints: which arrays are averaged, refuses those of other models;
+                    which steps: `run/checkpoint_selection.py`
+remote/             runs and data on `gs://`, `s3://`: upload, retries, one machine at a time
 """
 
 from typing import TYPE_CHECKING

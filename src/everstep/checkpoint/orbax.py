@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import errno
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from everstep import __version__, storage
-from everstep.checkpoint import arrays, manifest, parts
+from everstep.checkpoint import arrays, complete, manifest, parts
 from everstep.checkpoint import base as bases
 from everstep.checkpoint.checkpointer import BASE_KEY, Checkpointer, SaveError
 from everstep.checkpoint.manifest import Base, Damaged, Manifest
@@ -32,8 +31,6 @@ from everstep.types import ArrayParts, OwnState, State, StoredState
 logger = logging.getLogger(__name__)
 
 _Read = Callable[[Path], tuple[StoredState, dict[str, Any]]]
-_REPLACED = ".replaced"
-_NAME = re.compile(rf"(0|[1-9][0-9]*)({re.escape(_REPLACED)})?")
 
 
 class Writers:
@@ -206,7 +203,7 @@ class OrbaxCheckpointer(Checkpointer):
 
     def steps(self) -> list[int]:
         """Returns the complete steps on disk now, of any run."""
-        return [step for step in self._candidates() if (self._path(step) / manifest.NAME).exists()]
+        return [step for step in self._candidates() if complete.is_complete(self._path(step))]
 
     def close(self) -> None:
         """Waits for the last save, and raises its failure."""
@@ -251,18 +248,18 @@ class OrbaxCheckpointer(Checkpointer):
         """Renames an existing checkpoint of the step, which is used until the new one is complete."""
         path = self._directory / str(step)
         if path.exists():
-            path.rename(path.with_name(f"{step}{_REPLACED}") if self._own(step) else self._aside(step))
+            path.rename(path.with_name(f"{step}{complete.REPLACED}") if self._own(path, step) else self._aside(step))
 
     def _clear_away(self) -> None:
         """Removes what a killed process or a full disk left of an unfinished save or removal."""
         for entry in self._directory.iterdir():
-            replaced = entry.name.endswith(_REPLACED) and entry.with_name(entry.name.removesuffix(_REPLACED)).exists()
-            if replaced or storage.is_temporary(entry):
+            successor = entry.with_name(entry.name.removesuffix(complete.REPLACED))
+            if storage.is_temporary(entry) or (successor != entry and complete.is_complete(successor)):
                 storage.remove_directory(entry)
 
     def _prune(self, saved: int) -> None:
         """Removes the steps that retention does not keep; checkpoints of other runs are ignored."""
-        own = [record for step in self.steps() if (record := self._own(step)) is not None]
+        own = [record for step in self.steps() if (record := self._own(self._path(step), step)) is not None]
         kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
         removed = [record for record in own if record.step not in kept and record.step != saved]
         for record in removed:
@@ -270,9 +267,9 @@ class OrbaxCheckpointer(Checkpointer):
         for path in bases.unused(bases.folder_of(self._directory), (record.base for record in removed if record.base)):
             storage.remove_directory(path)
 
-    def _own(self, step: int) -> Manifest | None:
+    def _own(self, path: Path, step: int) -> Manifest | None:
         try:
-            record = manifest.read(self._path(step))
+            record = manifest.read(path)
         except (Damaged, UsageError, OSError):
             return None
         return record if (record.run, record.step) == (self._run_id(), step) else None
@@ -371,13 +368,10 @@ class OrbaxCheckpointer(Checkpointer):
             raise self._no_usable_checkpoint(incomplete)
 
     def _candidates(self) -> list[int]:
-        if not self._directory.is_dir():
-            return []
-        return sorted({int(found[1]) for entry in self._directory.iterdir() if (found := _NAME.fullmatch(entry.name))})
+        return complete.steps_in(self._directory) if self._directory.is_dir() else []
 
     def _path(self, step: int) -> Path:
-        path = self._directory / str(step)
-        return path if path.exists() else path.with_name(f"{step}{_REPLACED}")
+        return complete.directory_of(self._directory, step)
 
     def _existing(self, step: int, steps: list[int]) -> int:
         if step not in steps:

@@ -4,39 +4,48 @@
 module with the name of a command is that command; `runs_…` are the commands of `everstep runs`. The others are shared,
 and offered to commands of other packages:
 
-train.py         `everstep train`
-eval.py          `everstep eval`
-predict.py       `everstep predict`
-export.py        `everstep export`
-report.py        `everstep report`
-reproduce.py     `everstep reproduce`
-runs.py          `everstep runs`
-runs_list.py     `everstep runs list`
-runs_show.py     `everstep runs show`
-runs_watch.py    `everstep runs watch`
-runs_compare.py  `everstep runs compare`
-runs_sync.py     `everstep runs sync`
-runs_rm.py       `everstep runs rm`
-config.py        `everstep config`
+train.py         `everstep train`: its options and defaults, the run directory (`runs/<experiment>-<digest>`),
+                 combinations that are refused
+eval.py          `everstep eval`: which checkpoint, `--samples`, what TARGET may be
+predict.py       `everstep predict`: its options; the work is in `trained/`
+export.py        `everstep export`: where to (`export-STEP`), which formats
+report.py        `everstep report`: its options; the page is in `report/`
+reproduce.py     `everstep reproduce`: its options; the work is in `reproduce/`
+runs.py          `everstep runs`: `runs ROOT` is `runs list ROOT`
+runs_list.py     `everstep runs list`: columns, `--sort` (metric, step, age, experiment), `--descending`; without it
+                 by path, as `run/listing.py` finds them
+runs_show.py     `everstep runs show`: what is shown of one run
+runs_watch.py    `everstep runs watch`: how often it looks, when it ends, its exit code
+runs_compare.py  `everstep runs compare`: prints what `report/side_by_side.py` finds; a sweep stands for its 4 best
+                 trials
+runs_sync.py     `everstep runs sync`: sends what servers have not received
+runs_rm.py       `everstep runs rm`: prompts, `--force`; refuses runs that others began with; what is removed:
+                 `run/removal.py`
+config.py        `everstep config`: a resolved configuration with the origin of each value, `--diff`, `--schema`,
+                 `--sharding`
 experiments.py   `everstep experiments`
-launch.py        `everstep launch`
-records.py       `everstep records`
-generate.py      `everstep generate`
-doctor.py        `everstep doctor`
+launch.py        `everstep launch`: its options and defaults (10 restarts); restarts are decided in
+                 `launch/supervisor.py`
+records.py       `everstep records`: writes and inspects TFRecord files
+generate.py      `everstep generate`: prompts, tokens, temperature; the defaults are the run's `task.generation`
+doctor.py        `everstep doctor`: backends, extras, disk
 
-main.py            runs the command line; what the parser refuses becomes a usage error; the exit code
-commands.py        the table of commands; finds the one that was typed, or refuses it
+main.py            runs the command line; "No such option", `--epochs 5` in place of `trainer.epochs=5`; exit codes
+                   are in `run/exit_codes.py`
+commands.py        the table of commands, their order in `--help`; finds the one that was typed, or refuses it
 command.py         what the table knows of a command
 sharding_table.py  the table of `everstep config --sharding`
-options.py         options of several commands, each spelled once; one command's own are in its file
-resolving.py       from a command line to a resolved configuration
+options.py         options of several commands, their spelling, help and defaults; one command's own are in its file
+resolving.py       from a command line to a configuration: which backend, `--seed`, `--limit-train`, `--import`;
+                   unknown experiments, unexpected arguments
 backends.py        choosing the backend, and loading Keras with it
 run_resolved.py    running a resolved experiment, for `train` and `eval`
-process.py         the command line in a new process, and SIGTERM
-run_models.py      the model of a run, for `predict` and `export`
-remote_runs.py     runs at a URL
-runs_cells.py      what the commands of `everstep runs` show of a run in a table
-output.py          what is printed
+process.py         the command line in a new process, and SIGTERM of commands that do not train
+run_models.py      the model of a run, for `predict` and `export`: the exported one, else rebuilt by its experiment;
+                   on which backend
+remote_runs.py     runs at a URL, listed by their records
+runs_cells.py      what `everstep runs` shows in a cell: progress, durations, the first three metrics
+output.py          what is printed: columns, numbers, start-up messages held back, a closed pipe
 """
 
 from typing import TYPE_CHECKING

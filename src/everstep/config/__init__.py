@@ -3,24 +3,36 @@
 A configuration is a `Config` dataclass. `compose` puts layers of values over its defaults; every value knows the file,
 line or override that it came from, so that an error can name it. Registries find tasks and experiments.
 
-base.py           `Config` and `OneOfConfig`: typed fields, merging, rules; misspelt keys, what was meant
-annotations.py    from the annotation of a field to a strict check of its value
-registry.py       tasks by their config class, experiments by their name
-files.py          YAML, JSON and TOML, with the line of each key
-dialect.py        the YAML that is read and written; how a value is typed, in overrides, too: 1e-3, off
-overrides.py      `a.b=1`, `+new=2`, `~old` on a command line
-layers.py         values from one place, which know where each is from
-sources.py        all that one request names, as layers
+base.py           `Config` and `OneOfConfig`: typed fields, merging (lists are replaced), rules, `_may_change`,
+                  `_declined`; misspelt keys, "did you mean"; types are checked in `annotations.py`
+annotations.py    the type of a field: refuses "12" for an int, 0.5 for an int, values out of bounds; the text `1e-3`
+                  is read in `dialect.py`
+registry.py       tasks by their config class, experiments by their name; "no experiment …", registered twice;
+                  experiments of installed packages
+files.py          config files: YAML, JSON and TOML by suffix; does not exist, not UTF-8, a key twice; the line of
+                  each key for errors
+dialect.py        how plain text becomes a value, in files and overrides: `1e-3`, `null`, `off`, `010`, `inf`; how
+                  YAML is written
+overrides.py      `a.b=1`, `+new=2`, `~old` on a command line: commas, brackets, quotes, a file's name; "expected
+                  key=value"
+layers.py         values from one place, which know file and line; keys that are nearly a known one in an open section
+sources.py        all that one request names, in order: files, groups, overrides; `imports` and `experiment` in a
+                  stored file; refuses redacted values
 groups.py         Hydra's groups and defaults lists: `--config-dir`, `task/model=large`; not of flows
-interpolation.py  `${trainer.train_steps}`, `${oc.env:HOME}`, `${secret:NAME}`
-compose.py        layers over defaults, later ones winning
+interpolation.py  `${trainer.train_steps}`, `${oc.env:HOME}`, `${secret:NAME}`: when they are resolved, variables that
+                  are not set
+compose.py        layers over defaults: which value wins; refuses overrides of both `epochs` and `train_steps`; keys
+                  that an experiment does not have
 key_paths.py      paths such as `task.layers[0].units`
-difference.py     what differs between two configurations
-nested_dicts.py   leaves of dicts in dicts
-instantiation.py  objects from plain values, in Hydra's spelling
-allowed.py        which code a name in a configuration may reach
-schema.py         a JSON Schema, for editors
-bindings.py       values in another language, such as gin's
+difference.py     what differs between two configurations or trees, key by key. Which of it may differ on a resume:
+                  `run/resume_checks.py`; the report compares texts itself, in `report/run_data.py`
+nested_dicts.py   leaves of dicts in dicts, by Model Garden's names
+instantiation.py  `_target_`: objects from plain values, in Hydra's spelling; what it refuses to call is decided in
+                  `allowed.py`
+allowed.py        the import allowlist: which classes and functions a configuration may name; `[tool.everstep] allow`
+                  and `allow-pickle` in `pyproject.toml`; "is refused"
+schema.py         `everstep config --schema`: a JSON Schema for editors
+bindings.py       gin and other languages of values: finds what reads them; gin itself is in `model_garden/gin/`
 """
 
 from typing import TYPE_CHECKING

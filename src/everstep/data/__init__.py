@@ -3,39 +3,57 @@
 A `Stream` yields blocks of batches and knows its position, which a checkpoint keeps. `make_stream` makes one of any
 data that a task's `build_inputs` returns.
 
-stream.py           the interface of every source: batches, their position, the rows of one process
-source.py           `make_stream`: which source reads which data
-config.py           the data section of a task's configuration
-nest.py             functions over the nesting of a batch
-host_arrays.py      arrays and tensors of any backend as NumPy arrays
-arrays.py           arrays in memory, and the order of their samples in each epoch
-array_file.py       an array that is larger than memory
-iterables.py        generators and iterables
-py_dataset.py       `keras.utils.PyDataset`
-map_dataset.py      datasets of single samples by index
-parquet.py          `ParquetSource`: columns of numbers in Parquet files, read by `records/parquet.py`
-arrow_columns.py    numbers in Arrow's columns as arrays
-sqlite.py           rows of SQLite tables
-workers.py          how many workers by default; threads that compute several batches at once
-worker_processes.py the processes, and how arrays come back from them
-grain.py            Grain
-tf_data.py          `tf.data`
-tfds.py             TensorFlow Datasets
-input_reader.py     `InputReader`, as in TF Model Garden
-files.py            paths, globs and URLs
-formats/            one reader for each format of files
-tfrecord/           TFRecord files: read, inspected, written
-tf_variables.py     the variables of a TensorFlow checkpoint
-wrappers.py         streams that map, limit, keep or count another one
-sparse.py           sparse and ragged tensors on the host
-labels.py           class labels that are out of range
-randomness.py       the generator of (seed, epoch), from which each source draws its own order
-random_states.py    the states of the global random generators, as bytes
-arguments.py        numbers and paths that users pass
-advice.py           what to change at each kind of source that is too slow
-images/             images in files
-records/            rows of files by number
-text/               text as batches of tokens
+stream.py            the interface of every source: batches, position, blocks of one shape, the rows of one process;
+                     `fingerprint` and `files`, by which a resume knows the data
+source.py            `make_stream`: which source reads which data, and its defaults: training data is shuffled,
+                     repeated, and its last short batch dropped; refuses lists of pairs, DatasetDict
+config.py            the data section's keys: batch size, `drop_remainder`, `repeat`, `shuffle_buffer_size`, `cache`,
+                     `cycle_length`, `seed`; which may change on a resume
+nest.py              the nesting of a batch: dicts, tuples, lists; refuses to stack arrays of other shapes
+host_arrays.py       arrays and tensors of any backend as NumPy arrays
+arrays.py            arrays in memory: the order of samples in each epoch, batches, the last short one if it is kept
+                     (the default is in `source.py`; in `fit` it is kept); "different numbers of samples"
+array_file.py        an array that is larger than memory, in a file below EVERSTEP_CACHE_DIR
+iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here, resumed by reading again; an
+                     iterator that can be read only once
+py_dataset.py        `keras.utils.PyDataset`: workers, `on_epoch_end`, order of batches, epochs that grow or get
+                     shorter
+map_dataset.py       datasets with `__len__` and `__getitem__` (PyTorch, Hugging Face): order, stacking; samples of
+                     other shapes, None
+parquet.py           `ParquetSource`: columns of numbers in Parquet files, shuffled by row groups; files are opened by
+                     `records/parquet.py`
+arrow_columns.py     Hugging Face and Arrow columns as arrays: which datasets are read by columns, lists, missing
+                     values
+sqlite.py            rows of SQLite tables: which columns, order; views, text and NULL are refused
+workers.py           how many workers by default (cores - 1, at most 16); threads that compute several batches at
+                     once; when processes are not possible
+worker_processes.py  worker processes: how they start, end and return arrays; "a worker process has ended", cannot be
+                     pickled
+grain.py             Grain: `DataLoader`, `MapDataset`, `IterDataset`; batches of its own or cut here; a saved
+                     position that does not fit
+tf_data.py           a user's `tf.data.Dataset`: batched or not, repeated or not; shuffles without a seed, whose order
+                     no resume can repeat; hides GPUs from TensorFlow
+tfds.py              TensorFlow Datasets: only what is prepared on this machine, nothing is downloaded; splits,
+                     features that are not decoded
+input_reader.py      `InputReader` (TF Model Garden): decode, parse, filter, batch; shuffle buffer, cache, prefetch,
+                     the position; batches that replicas cannot share
+files.py             paths, globs, lists and URLs: "no file matches", sorted by name, empty files; `.gz`, `.xz`,
+                     `.bz2` are unpacked by suffix, for readers that ask for it (TFRecord does not)
+formats/             one reader for each format of files: images, `.npy`, CSV, Parquet, TFRecord
+tfrecord/            TFRecord files: which, in which order, compression; folders of them; inspected, written
+tf_variables.py      the variables of a TensorFlow checkpoint
+wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_batches`) or count another one;
+                     `class_weight`
+sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
+labels.py            class labels that are out of range, floats or complex: refused before the first step
+randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
+                     PyDataset draws from `random` and `np.random`
+random_states.py     the states of Python's and NumPy's global generators, as bytes
+arguments.py         numbers and paths that users pass: "must be a whole number", NumPy's integers
+advice.py            what to change at each kind of source that is too slow; when it is said: `tracking/data_wait.py`
+images/              images in files: folders, tables, TFRecords; sizes, augmentation, workers
+records/             rows of files by number: JSON lines, CSV, Parquet, text, Hugging Face datasets
+text/                text as batches of tokens: tokenizers, packing, chat templates
 """
 
 from typing import TYPE_CHECKING

@@ -3,59 +3,89 @@
 `create_engine` makes the engine of the process's backend. An `Engine` runs compiled calls of many steps, and moves the
 state between the device, the host and the Keras objects. Each backend is one file that implements `Backend`.
 
-backend.py              which backend the process has: selected once, before Keras; its determinism options
-config.py               `RuntimeConfig`: backend, devices, seed, precision
-engine.py               `Engine`: runs steps, the same way on every backend
-steps.py                `Steps`: the code of a step
-building.py             builds what steps need, and collects the state
-protocol.py             `Backend`: what each backend implements
-jax.py                  JAX
-tensorflow.py           TensorFlow
-torch.py                PyTorch; which steps run as CUDA graphs, and which eagerly
-feed.py                 reads batches ahead, in a thread; the position of the last one taken, for checkpoints
-call_length.py          how many steps one call holds
-window.py               means of what steps returned, in training and evaluation, weighted by samples
-logs.py                 logs of steps, as numbers on the host
-state.py                stable keys for every variable
-probe.py                what a step creates and uses, found while it is traced
-replaced.py             functions of Keras, replaced for one thread
-explanations.py         errors of Keras and the backends, in terms of the user's code
-batch_dtypes.py         what of a batch a device can compute with
-device_data.py          data that lives on the device
-device_names.py         the devices, their kinds and memory
-finite.py               which variables hold NaN or an infinity
-mixed_precision.py      the dtype in which a run computes
-model_settings.py       what `runtime` changes in a model
-remat.py                activations that are computed again
-flops.py                operations of a step
-profiler.py             traces of steps
-exactness.py            how exactly the steps of a run can be repeated, in words, for `run.json`
-certified.py            JAX on a GPU: programs that were shown to repeat their bits
-programs.py             JAX on a GPU: what is kept of them with a run
-machine_choices.py      JAX on a GPU: what is kept of them for all runs on a machine
-ordered_sums.py         JAX on a GPU: sums in a fixed order
-xla.py                  JAX on a GPU: named sets of options
-torch_graph.py          PyTorch on a GPU: records one step as a CUDA graph, or says why not
-torch_forms.py          PyTorch on a GPU: faster forms of Keras's operations
-torch_layouts.py        convolutions and pooling without copies
-torch_norms.py          batch and group normalization in one operation
-torch_products.py       dense layers whose product adds the bias
-torch_updates.py        updates of all variables in few passes
-workers.py              `Workers`: who computes each step together
-strategy.py             which devices a run uses
-mesh.py                 the devices that train one model on JAX; which rows each process has
-sharding.py             which device holds which part of a variable
-sharded_init.py         variables that are created in parts
-replicas.py             one step on several devices, under `tf.distribute`
-shares.py               what part of a step one worker has
-merging.py              the variables of several workers become one state
-processes.py            one step on several processes, on TensorFlow and PyTorch; which rows each has
-tensorflow_processes.py what they compute together on TensorFlow
-torch_processes.py      what they compute together on PyTorch
-call_agreement.py       which batches go into one call of several processes, and at which one all of them stop
-hub.py                  KerasHub, imported where it is used
-late_tensorflow.py      TensorFlow beside another backend
-custom_loops.py         training loops that users write themselves
+backend.py               which backend the process has: before Keras is imported, "Keras is loaded with … already";
+                         seeds, determinism options; GPUs hidden from other backends. GPU memory is left to the
+                         backend's own variables
+config.py                `RuntimeConfig`: backend, seed, devices, precision, `cuda_graph`, signals: keys, defaults,
+                         what may change on a resume; keys of Model Garden that are declined
+engine.py                `Engine`: runs calls of steps, evaluates, moves the state; which data lives on the device, on
+                         every backend the same
+steps.py                 `Steps`: the code around the user's step; how much each batch counts in logs and gradients, a
+                         short last one too
+building.py              builds what models, optimizers and metrics create late, on the shapes of one batch; collects
+                         the state
+protocol.py              `Backend`: what each backend implements
+jax.py                   JAX: programs compiled per shape of batch and number of steps; loops, scans or single steps;
+                         where batches are placed
+tensorflow.py            TensorFlow: a `tf.function` per shape, loops; `tf.random` and `tf.summary` in a step; a
+                         Python `if` on a tensor is refused
+torch.py                 PyTorch: which steps run as CUDA graphs and which eagerly (more than 8 shapes; other reasons:
+                         `torch_graph.py`); a Python `if` on a tensor, unseeded draws and module buffers are refused
+feed.py                  reads batches ahead in a thread: how many; the position of the last one taken, for
+                         checkpoints; a source that does not respond
+call_length.py           how many steps one compiled call holds: about a second, at most 200 steps and 16 MiB; where
+                         windows end is in `loop/schedule.py`
+window.py                means of what steps returned, in training and evaluation, weighted by what `steps.py` counts;
+                         the first step that is not finite; norms
+logs.py                  what steps may return: "must return a dict", "returned no loss", two metrics of one name;
+                         logs as numbers on the host, a vector as `name/0`
+state.py                 the keys of variables in checkpoints; "the state does not fit this experiment", other
+                         metrics, variables that nothing holds
+probe.py                 what a step creates and uses, found while it is traced: refuses variables that are created in
+                         a step
+replaced.py              functions of Keras, replaced for one thread
+explanations.py          what errors of Keras and the backends mean for the user's code: wrong shapes, one-hot labels,
+                         `if tensor:`, GradientTape on another backend
+batch_dtypes.py          dtypes of a batch: float64 becomes Keras's float type; text and Python objects are refused
+device_data.py           `cache`: which arrays live on the device (auto: at most a quarter of its free memory), why
+                         others do not
+device_names.py          the devices, their kinds, free and peak memory
+finite.py                which variables hold NaN or an infinity; what then happens is decided in `loop/recovery.py`
+mixed_precision.py       `mixed_precision_dtype`: the policy while a model is built; float16 on a CPU; loss scaling is
+                         in `task/optim/loss_scale.py`
+model_settings.py        what `runtime` changes in a model: `float8`, `remat`; when they are refused
+remat.py                 `runtime.remat`: which layers compute their activations again; "no layer matches"
+flops.py                 operations of a step, counted from the compiled program; when they are unknown
+profiler.py              traces by the backend's profiler; which steps: `run/profiling.py`
+exactness.py             how exactly a run can be repeated, in words, for `run.json`
+certified.py             JAX on a GPU: which programs repeat their bits (compiled, tried, certified), and single steps
+                         from a millisecond on; warns "may end with other bits"
+programs.py              JAX on a GPU: what is kept of programs with a run, so that the next attempt has the same
+machine_choices.py       JAX on a GPU: what was chosen by timing on this machine, for all runs
+ordered_sums.py          JAX on a GPU: embeddings, max pooling and attention whose gradients are added in a fixed
+                         order
+xla.py                   JAX on a GPU: `runtime.xla_preset`: named sets of options
+torch_graph.py           PyTorch on a GPU: records one step as a CUDA graph; refuses what a replay could not repeat
+                         (`.item()`, changed attributes) and says why
+torch_forms.py           PyTorch on a GPU: which of Keras's operations get faster forms
+torch_layouts.py         convolutions and pooling without copies
+torch_norms.py           batch and group normalization in one operation
+torch_products.py        dense layers whose product adds the bias
+torch_updates.py         updates of all variables in few passes
+workers.py               `Workers`: who computes each step together; here one device alone
+strategy.py              `distribution_strategy`, `num_gpus`: which devices a run uses, by Model Garden's names;
+                         TF_CONFIG is refused
+mesh.py                  JAX: the devices that train one model; how a batch is shared, a batch that cannot be shared
+                         evenly; which rows each process has
+sharding.py              `runtime.sharding` and `mesh`: which device holds which part of a variable; sizes that do not
+                         fit the devices or the batch
+sharded_init.py          variables that are created in parts, so that no device holds a large one whole
+replicas.py              TensorFlow: one step on several devices under `tf.distribute`: shares of a batch, too small
+                         batches
+shares.py                what part of a step one worker has: its weight, sums of gradients
+merging.py               several processes: how variables that a step changes become one (added, mean, first process);
+                         stateful layers are refused
+processes.py             one step on several processes, on TensorFlow and PyTorch; which rows each has, random numbers
+                         of each, metrics over all
+tensorflow_processes.py  what they compute together on TensorFlow; the warning of open servers
+torch_processes.py       what they compute together on PyTorch: nccl or gloo, which GPU each has, the time limit of 30
+                         minutes
+call_agreement.py        several processes: which batches go into one call, at which one all of them stop; "the data
+                         differs between the processes"
+hub.py                   KerasHub, imported where it is used
+late_tensorflow.py       TensorFlow beside another backend: not imported unasked, without GPUs, seeded when it is
+                         imported
+custom_loops.py          training loops that users write themselves (`StandardTrainer`): what of them is compiled
 """
 
 from typing import TYPE_CHECKING

@@ -7,16 +7,21 @@
 A `SampleMetric` measures the prediction for one sample, `predictions` joins batches of data with a model's outputs, and
 the `Evaluator` writes a row for each sample. Nothing here depends on a backend.
 
-evaluator.py        measures batches in one pass, and writes four files
-batch.py            batches of data joined with a model's outputs
-sample_metric.py    metrics of single samples
-shipped_metrics.py  those that come with the package
-text_metrics.py     those of texts
-outcome.py          label, prediction and confidence of a sample
-sample_table.py     the rows, as CSV and Parquet; statistics and histogram of each metric
-gallery.py          the samples that a report shows
-display.py          a sample as a picture, a text, or numbers
-task_samples.py     a task's validation data, sample by sample, with the metrics that fit it
+evaluator.py        measures batches in one pass and writes four files; ids that repeat, metrics without a number, no
+                    samples
+batch.py            batches joined with a model's outputs: how many samples (`limit` cuts the last batch, none is
+                    padded), the number of predictions must fit; ids and columns
+sample_metric.py    metrics of single samples: names that are reserved or given twice, what a function may return,
+                    higher or lower is better
+shipped_metrics.py  cross-entropy, accuracy, top-k, IoU, Dice, rates, errors: their formulas, thresholds, empty masks,
+                    shapes that do not fit
+text_metrics.py     exact match, F1 of words, ROUGE, loss of each text: case and punctuation
+outcome.py          classification, regression, segmentation or text: which it is; label, prediction, confidence,
+                    confusion matrix (at most 1000 classes)
+sample_table.py     the rows as CSV and Parquet, types of columns; statistics and histogram of each metric
+gallery.py          which samples a report shows: the 24 worst by each metric, 4 of each confusion, 300 in all
+display.py          a sample as a picture, text or numbers: sizes, brightness, masks
+task_samples.py     `everstep eval --samples`: a task's validation data sample by sample, with the metrics that fit it
 arrays.py           NumPy arrays from tensors of any backend
 """
 

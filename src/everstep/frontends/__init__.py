@@ -1,8 +1,9 @@
 """Compiled Keras models on the loop.
 
-compiled.py  trains a compiled Keras model: `fit`, `Training`, components and flows call it
+compiled.py  trains a compiled Keras model for `fit`, `Training`, components and flows: epochs, `validation_freq`,
+             saving at the ends of epochs, the engine that the next call uses again
 fit/         `everstep.fit`
-verbose.py   what `verbose` means
+verbose.py   what `verbose` 0, 1, 2 and "auto" mean
 """
 
 from typing import TYPE_CHECKING

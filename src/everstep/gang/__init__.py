@@ -8,10 +8,12 @@ through the gang, so that all of them do the same steps in the same order:
     everyone = gang.gather("flag", my_flag)  # what each process says
         …
 
-coordinates.py  where they meet, and which of them this one is: by the environment
-roll_call.py    they meet over plain sockets; who is missing, or cannot begin, is named
-one.py          `Gang`: what they can say to each other, for a single process, without any communication
-service.py      `ServiceGang`: the same for several, through a coordination service; heartbeats
+coordinates.py  where the processes meet, which rank this one is: EVERSTEP_COORDINATOR, _PROCESS_ID, _NUM_PROCESSES,
+                or Slurm's; a launcher sets them in `launch/child_gang.py`
+roll_call.py    the processes meet: EVERSTEP_JOIN_SECONDS (300); who is missing or cannot begin is named; the port
+one.py          `Gang`: what they can say to each other, for a single process
+service.py      `ServiceGang`: the same for several, through JAX's coordination service; heartbeats every 2 s, lost
+                after 40 s; "the processes do not do the same"
 agreements.py   functions over it: a barrier, whether any process says so, whether all have the same
 
 Bad input ends all processes with exit code 2, and the first one prints the reason: its own, or that of another process,

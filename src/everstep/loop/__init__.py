@@ -3,32 +3,45 @@
 The `Controller` is the outer loop. A `Trainer` runs the steps of one window on an engine. Everybody else takes part
 as a `Hook`.
 
-controller.py         `Controller`: trains, evaluates, saves and acts, window by window; saves when a stop is requested
-inner_loop.py         `InnerLoop`: what it asks of the object that runs the steps
-trainer.py            `Trainer`: runs the steps of a window, and returns their logs
-trainer_creation.py   `create_trainer`: a trainer from a task and its configuration
-controller_creation.py `create_controller`: the loop from a trainer's section
-config.py             `TrainerConfig`: how long, how often, with which optimizer
-lengths.py            epochs converted to steps
-schedule.py           where windows end, and what is due there
-hooks.py              `Hook`: takes part in training, event by event
-action_hook.py        actions, as a hook
-stop_at.py            `StopAt`: interrupts a run at a time of day
-saver.py              what a checkpoint of a run contains, and what a failed save does
-recovery.py           what happens when training diverges
-untouched.py          weights and metrics that no step changes
-lazy_logs.py          logs that stay on the device until they are read, and their steps per second
-keras_callbacks.py    Keras callbacks, as a hook
-listener.py           `Listener`: a hook that also sees epochs end
-callback_state.py     the state of callbacks and actions
-plain_values.py       plain values as JSON and back, exactly
-random_state.py       Python's and NumPy's random generators
-frozen.py             variables that checkpoints leave out
-same_state.py         whether several processes have the same state
-variable_plan.py      the variables that an experiment will have
-progressive.py        training in stages
-standard.py           orbit's `StandardTrainer`, by the path that users type
-actions/              what is called with the logs of a loop or an evaluation
+controller.py           `Controller`: trains, logs (`summary_interval`), evaluates, saves and acts, in which order;
+                        saves when a stop is requested; rolls back; `continuous_eval`. What is due when is in
+                        `schedule.py`
+inner_loop.py           `InnerLoop`: what it asks of the object that runs the steps
+trainer.py              `Trainer`: runs the steps of a window, returns their logs; evaluates `validation_steps`
+                        batches or all; "the training data ended", data that never ends
+trainer_creation.py     `create_trainer`: seeds, builds model and optimizer; which optimizer: the compiled or the
+                        configured one
+controller_creation.py  `create_controller`: the loop from a trainer's section
+config.py               `TrainerConfig`: how long, how often to log, evaluate and save, how many checkpoints to keep,
+                        early stopping (patience 3), recovery: keys, defaults, refusals; what may change on a resume
+lengths.py              epochs converted to steps; a learning-rate schedule as long as training
+schedule.py             at which step a window ends, an evaluation and a save are due, in steps or epochs; "ran out of
+                        data", fewer steps than are trained already. Steps per compiled call: `engine/call_length.py`
+hooks.py                `Hook`: takes part in training, event by event; a learning rate that changed between attempts
+action_hook.py          actions, as a hook
+stop_at.py              `trainer.stop_at`, `StopAt`: interrupts a run at a time of day
+saver.py                what a checkpoint of a run contains; what a failed save does (`save_failure`), saves by time
+                        (`checkpoint_seconds`), a state that is not finite is not saved
+recovery.py             loss NaN or above `loss_upper_bound`: roll back, skip batches (`recovery_max_trials`), fail,
+                        or go on with a warning; float16 steps that change nothing
+untouched.py            warns of weights and metrics that no step changes
+lazy_logs.py            logs that stay on the device until they are read, and their steps per second
+keras_callbacks.py      Keras callbacks as a hook: when each method is called, single steps for batch methods;
+                        BackupAndRestore, a `monitor` that is not logged
+listener.py             `Listener`: a hook that also sees epochs end
+callback_state.py       what of callbacks and actions is saved (`get_state`, else attributes); refuses other callbacks
+                        on a resume, CSVLogger's file
+plain_values.py         plain values as JSON and back, exactly
+random_state.py         Python's and NumPy's random generators in checkpoints
+frozen.py               which frozen variables checkpoints leave out (64 KiB and more in all); warns when one has
+                        changed
+same_state.py           several processes: refuses to save when their states differ
+variable_plan.py        the variables that an experiment will have, for `everstep config --sharding`
+progressive.py          training in stages: what a stage takes over (weights, slots, learning rate)
+standard.py             orbit's `StandardTrainer`, by the path that users type; the code is in
+                        `model_garden/standard.py`
+actions/                what is called with the logs of a loop or an evaluation: early stopping, best checkpoint,
+                        exports
 """
 
 from typing import TYPE_CHECKING

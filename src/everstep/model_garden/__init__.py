@@ -2,9 +2,9 @@
 
 A companion: it uses the core as any package could, and the core does without it.
 
-controller.py      `Controller`, also with orbit's arguments: `everstep.Controller`
-plain_trainers.py  objects that only have `train` and `evaluate`
-standard.py        `StandardTrainer` and `StandardEvaluator`, as in orbit
+controller.py      `Controller`, also with orbit's arguments: which are taken, renamed or refused
+plain_trainers.py  objects that only have `train` and `evaluate`: what of them is saved, who counts steps
+standard.py        `StandardTrainer` and `StandardEvaluator`: their options and order of calls
 gin/               gin bindings
 absl_flags.py      their flags on `everstep …`: respelled, ignored or declined
 absl_program.py    users' own programs: the flags, and which value wins

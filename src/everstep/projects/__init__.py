@@ -5,14 +5,15 @@ A companion: it uses the core as any package could, and the core does without it
 from one of the folders in `templates`.
 
 training/            `everstep.Training`: jobs of a pipeline
-components/          `Orchestrator`: data loader, preprocessor, model builder and evaluator of a project
-flow/                `FlowTask`, and `everstep flow`
-catalog/             data by name, for flows and programs
+components/          `Orchestrator`: data loader, augmentor, preprocessor, model builder, evaluator; `everstep check`
+flow/                `FlowTask`, its YAML files, `everstep flow`
+catalog/             data by name, for flows and programs; kinds of files, versions
 commands/            `everstep new`, `check`, `run`, `flow`, `catalog` and `ui`
-layouts.py           what each of them calls its files
-repetitions.py       their runs repeated by `everstep reproduce`
-project_tracking.py  sends a run to MLflow, for components and flows, which name its experiment and parameters
-keras_names.py       optimizers, losses and metrics by name, checked before a model is compiled
+layouts.py           what each of them calls its files and folders
+repetitions.py       `everstep reproduce` of their runs: what of a project is copied, linked or left out
+project_tracking.py  MLflow for components and flows: where (MLFLOW_TRACKING_URI, else `mlflow.db`), which files, when
+                     MLflow is not installed
+keras_names.py       optimizers, losses and metrics by name: "unknown to Keras", before a model is compiled
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,10 @@
 """Reproduce: a run is repeated from its record, and compared with it bit by bit.
 
-reproducing.py  `reproduce`: repeats, compares, and gives a verdict
-repetition.py   the repetition, in a process of its own
-evidence.py     what a run has left on disk
-comparison.py   the first difference, and what explains it
+reproducing.py  `reproduce`: how often it repeats a run, which code, which step; what is refused; the verdict
+repetition.py   the command that repeats a run, its code checked out again, its environment; "cannot be repeated"
+evidence.py     what a run has left on disk: record, configuration, numbers (without times), weights
+comparison.py   the first difference of two runs, and what explains it: seed, configuration, data, code, packages,
+                hardware, in this order
 """
 
 from typing import TYPE_CHECKING

@@ -1,31 +1,44 @@
 """One run: its directory, its record, and the process that trains in it.
 
-record.py                `run.json` and `config.yaml`, over all attempts
-configuration.py         the configuration in `config.yaml` and in checkpoints
-checkpoints.py           the checkpoints of a run
-attempt.py               one attempt: holds the directory, asks all processes for stops, records progress and end
-attempt_hooks.py         the hooks of every attempt that trains
-lock.py                  one process per directory, its heartbeat; whether a run is still at work, also on other hosts
-signals.py               signals that stop a run: they set a flag, and the loop saves (`loop/controller.py`)
-preemption.py            notices that the machine is about to be taken away
-processes.py             several processes meet in the directory, and must have the same program and data
-resume_checks.py         what a resumed run may change
-restoring.py             whether a run begins at a checkpoint or with initial weights
+record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; refuses a folder with
+                         files that a run would overwrite
+configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
+checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
+                         `checkpoint/retention.py`
+attempt.py               one attempt: locks the directory, stops on request, records progress and end; whether data
+                         and libraries are the checkpoint's is compared in `resume_checks.py`
+attempt_hooks.py         the hooks of every attempt that trains, and their order
+lock.py                  one process per directory: "is being trained by", file systems without locks; its heartbeat.
+                         Other machines and processes: `liveness.py`
+signals.py               which signals stop a run (SIGTERM, SIGINT, `stop_signals`), exit code, a second Ctrl-C; they
+                         set a flag, and the loop saves (`loop/controller.py`)
+preemption.py            `preemption_notice`: polls Google's or Amazon's metadata server, how often
+processes.py             several processes meet in the directory, and must have the same configuration, code, packages
+                         and data
+resume_checks.py         refuses what a resumed run may not change: keys that no config class lists in `_may_change`,
+                         other data; `--allow-change`; warns of other versions
+restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
-exporting.py             the export at the end
-trackers.py              the trackers of a run
-environments.py          code, packages, machine and data
-cost.py                  parameters, operations, samples per second; steps per second of the whole attempt
-kept_work.py             goodput: the share of computed steps that was kept
-profiling.py             traces of some steps
-pruning.py               a trial waits after an evaluation until its sweep has decided
-checkpoint_selection.py  `--checkpoint best`, `last`, 200, or several
-averaged_checkpoint.py   several checkpoints as one
+exporting.py             the export at the end of a run: a failed one ends no run; which formats:
+                         `export/model_export.py`
+trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
+                         and histograms are logged when
+environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), packages, machine, GPU,
+                         environment variables; fingerprints of data files
+cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup
+kept_work.py             goodput: the share of computed steps that was kept, seconds that restarts cost
+profiling.py             `trainer.profile`: which steps are traced (`auto`: 20)
+pruning.py               a trial waits after an evaluation until its sweep has decided (60 s); the rule is in
+                         `sweeps/study.py`
+checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: what each means, which metric is best
+averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
-listing.py               every run below a directory, with its real state
-removal.py               removes runs
-exit_codes.py            how a training program ends: message and exit code; 2 for bad input
+listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
+                         and time left
+removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
+                         other runs
+exit_codes.py            how a training program ends: exit code (0, 1, 2, 128 + signal) and message; `--traceback`
 """
 
 from typing import TYPE_CHECKING

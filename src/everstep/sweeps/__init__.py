@@ -1,17 +1,21 @@
 """Sweeps: the same run with other values, many times, until the best ones are known.
 
-sweeping.py    `sweep`: opens the study, starts the workers, waits
-definition.py  `sweep.json`: what is swept
-space.py       which values may be tried
-target.py      how a run with them is started; what other packages register
-study.py       which values come next, and which trials are pruned (Optuna)
-worker.py      runs one trial after the other
-executors.py   where workers run
-clusters.py    workers on Ray and Slurm
-function.py    a swept function, and one trial of it
-live.py        the numbers of a trial
+sweeping.py    `sweep`: its arguments and defaults (20 trials), directory, how many failures end it; continuing the
+               best
+definition.py  `sweep.json`: samplers, pruners, modes; which changes of a sweep are refused
+space.py       which values may be tried: `key=1,2`, `range(…)`, ranges, conditions, constraints, grids
+target.py      what is swept and how a trial is started; the metric where none is named; values that an experiment
+               refuses
+study.py       which values come next, which trial a worker takes, the pruner's rule (`create_pruner`,
+               `should_prune`), the best (Optuna); storage
+worker.py      runs one trial after the other: follows its metrics, stops one that is to be pruned, restarts a killed
+               one (3 without progress), stores its result
+executors.py   where workers run: processes on this machine, which GPU and how much of its memory each gets
+clusters.py    workers on Ray and Slurm: the job file of the array
+function.py    a swept function, and one trial of it: what it may return
+live.py        the numbers of a trial: names of metrics (`val_loss` is `validation_loss`), the best or the last
 listing.py     sweeps below a directory
-page.py        the page
+page.py        the page and `trials.json`; how important each key is
 parent_run.py  a sweep on MLflow
 commands/      `everstep sweep`
 

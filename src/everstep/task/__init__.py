@@ -3,18 +3,23 @@
 `Task` is the base class that users write; it knows nothing of the loop. `CompiledTask` and `ClassificationTask` are
 ready-made.
 
-task.py            `Task`: build_model, build_inputs, train_step, validation_step
-config.py          `TaskConfig`
-grad.py            `value_and_grad` and `cond`: where the backends differ inside a step
-compiled.py        `CompiledTask`: a compiled Keras model
-classification.py  classification of samples, images and tokens; language models
-regression.py      regression
-distillation.py    a student that learns from a teacher
-generation.py      text that a language model writes
-chunked_loss.py    the loss of a language model, in chunks of tokens
-description.py     a compiled model in plain values
+task.py            `Task`: build_model, build_inputs, train_step, validation_step, `batch_weight`, and what each does
+                   by default; missing labels, losses
+config.py          `TaskConfig`: the task's keys; which may change on a resume; image augmentation, text generation:
+                   defaults
+grad.py            `value_and_grad` and `cond`: where the backends differ inside a step; gradients of a loss that was
+                   not scaled
+compiled.py        `CompiledTask`: a compiled Keras model; its own `train_step`; "is not compiled"
+classification.py  classification of samples, images and tokens; language models: losses, metrics, labels that are
+                   ignored (-1) or refused
+regression.py      regression: mean squared error, shapes of labels
+distillation.py    a student that learns from a teacher: the loss, temperature
+generation.py      text that a language model writes: most likely or drawn token, `top_k`, where it stops, prompts
+                   that are too long
+chunked_loss.py    the loss of a language model in chunks of tokens (`loss_chunk_tokens`)
+description.py     a compiled model in plain values: which changes of layers or optimizer a resume sees
 optim/             optimizers and schedules
-initial/           initial weights
+initial/           initial weights: `init_checkpoint`
 multitask/         several tasks with one model
 """
 

@@ -1,32 +1,35 @@
 """Trackers: where the numbers of a run are written while it trains.
 
-tracker.py          `Tracker`, and those that need no sink
-config.py           which sinks a run writes to, and what they record
-plugins.py          trackers of other packages
-console.py          a line per log, and a live display
-history.py          `history.csv`: each logged step once
-jsonl.py            `metrics.jsonl`
-tensorboard.py      TensorBoard
-mlflow.py           MLflow: its addresses, without credentials; what is sent
-mlflow_active.py    MLflow's own functions, while a user's code runs
-wandb.py            Weights & Biases: the id of a run, kept by every attempt; what is sent, how long is waited
+tracker.py          `Tracker`; a tracker that cannot write is tried again, and ends no run; calls in a thread
+config.py           `trainer.tracking`: which sinks a run writes to, samples, norms, histograms: keys and defaults
+plugins.py          trackers of other packages (`others`); one that fails is left out
+console.py          a line per log, its form; when there is a live display
+history.py          `history.csv`: its columns, each logged step once, rows beyond the restored step are cut
+jsonl.py            `metrics.jsonl`: each point once
+tensorboard.py      TensorBoard: folders, names, how often it is written
+mlflow.py           MLflow: which server or database, credentials, names and lengths that it rejects, which run an
+                    attempt continues; what a run is called there: `run/trackers.py`, of components and flows
+                    themselves
+mlflow_active.py    `mlflow.log_metric` and autologging in a user's code: to which run they log
+wandb.py            Weights & Biases: project, mode, the id of a run, kept by every attempt; how long the end waits
 wandb_process.py    the program of the process that calls W&B's package
-spooled_tracker.py  what MLflow and W&B share: one run over all attempts, how long the end may wait
-spool.py            records on disk, parameters flattened, for a server that may be down; leaves out repeats
-delivery.py         sends what the spool has, in a thread: how far it is, and retries
+spooled_tracker.py  what MLflow and W&B share: one run over all attempts, status, how long the end may wait
+spool.py            records on disk for a server that may be down; leaves out points that an earlier attempt has
+                    recorded
+delivery.py         sends what the spool has, in a thread: retries, pauses (1 s, up to 60 s), how far it is
 syncing.py          `everstep runs sync`: what could not be sent
-samples.py          samples of evaluations, as files
+samples.py          samples of evaluations, as files in `samples/`; histograms with 32 bins
 appending.py        all of a record in a file, or nothing of it
-metric_names.py     what the name of a metric implies
-metric_history.py   metrics as they come in, for a display
-data_wait.py        when a run has waited too long for data: one line, once
-system_metrics.py   figures of the machine
+metric_names.py     from a metric's name: higher or lower is better, training or validation
+metric_history.py   metrics as they come in, for a display: best, trend, steps per second
+data_wait.py        warns, once, when a run has waited for data for more than a fifth of the time
+system_metrics.py   CPU, memory, disk and GPU figures (`system_seconds`)
 sweep_tags.py       the sweep that a run is a trial of
-live_display.py     a few lines that show a run
-live_screen.py      keeps them at the bottom of a terminal
-styled_lines.py     styled text, by rich
+live_display.py     a few lines that show a run: which metrics, progress, time left
+live_screen.py      keeps them at the bottom of a terminal: how often they are drawn
+styled_lines.py     styled text, by rich; NO_COLOR, ASCII
 terminal.py         what a terminal can show
-number_text.py      numbers as people read them
+number_text.py      numbers as people read them: digits, units
 """
 
 from typing import TYPE_CHECKING

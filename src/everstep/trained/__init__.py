@@ -3,12 +3,15 @@
     from everstep import predict
     outputs = predict("runs/digits", images)
 
-finding.py     the model that a name stands for
-models.py      loads models that others may have written, without running their code
-inputs.py      data to predict on: arrays, images, tables, TFRecords
-predicting.py  runs a model over data in batches, in constant memory; writes a row for each sample
-outputs.py     outputs as rows of a file
-run_export.py  `export_model`: the model of a run, with the weights of one of its checkpoints
+finding.py     the model that a name stands for: a run, a file, a run's id, MLflow's artifacts; which of several;
+               PyTorch programs are refused
+models.py      loads `.keras` files and SavedModels without running their code: "is refused", sizes, Lambda layers
+inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompressed); which column or array is which
+               input, the types in which a table's columns are read, ids, NaN, `--without`, `--resize`
+predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
+outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
+               regression; an existing file is refused
+run_export.py  `export_model`: a model, or that of a run with the weights of a checkpoint; formats that must succeed
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The largest batch that fits, and a learning rate: short trials before a long run; nothing is set.
 
-batch_size.py     the largest batch that fits
-learning_rate.py  where the loss falls fastest
+batch_size.py     the largest batch that fits: which sizes are tried, what counts as out of memory, memory limits
+learning_rate.py  where the loss falls fastest, when it counts as diverged, the picture
 trials.py         the few steps that they judge
 commands/         `everstep tune`
 """

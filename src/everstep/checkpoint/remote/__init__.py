@@ -3,14 +3,22 @@
 A run whose directory is a URL trains in a local copy, so no step waits for the network. A thread uploads what is
 complete, and the next attempt, on any machine, starts from what the store has.
 
-urls.py        which URLs are valid, how fsspec opens them, time limits
-store.py       upload and download single objects: retries, time limits, digests
-layout.py      what belongs together in a run directory, locally and in the store
-cache.py       local copies: where they are, and how they are fetched
-lease.py       one machine at a time trains a run
-mirror.py      uploads a run in a safe order, in a thread
-run_copies.py  the entry points: a local directory for a run in a store
-files.py       data files, fetched once; results, published
+urls.py        which URLs are valid (no credentials in them), how fsspec opens them; EVERSTEP_STORE_TIMEOUT,
+               _UPLOAD_SECONDS and _UPLOAD_PATIENCE with their defaults
+store.py       upload and download of single objects: how often and after which pause it is tried again, which errors
+               are final, checksums; `mirror.py` goes on trying after it gives up
+layout.py      what belongs together in a run directory and in the store; which files are uploaded, in which order
+               they make others complete; hidden and damaged ones are not
+cache.py       local copies (EVERSTEP_CACHE_DIR): where they are; fetches the newest checkpoint that is not damaged,
+               skips damaged ones
+lease.py       one machine at a time trains a run in a store: how long a lease of a dead machine is waited for,
+               refuses "is being trained by"
+mirror.py      uploads a run in a thread: when (a checkpoint at once, other files at intervals), order, pauses after a
+               failure; removes from the store what retention has removed
+run_copies.py  a local directory for a run at a URL: to train in, or read only; waits at the end for uploads; lists
+               the runs below a URL
+files.py       data files at a URL: fetched once, verified, again if they have changed; results that are published
+               there, with retries
 """
 
 from typing import TYPE_CHECKING

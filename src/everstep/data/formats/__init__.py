@@ -10,11 +10,14 @@
 
 A reader raises `BadFile`, which says what is wrong with the file; its caller knows the setting that named it.
 
-bad_file.py     the error of every reader
-images.py       from encoded bytes to pixels, safely and upright
-numpy_files.py  arrays in `.npy` and `.npz` files
-tables.py       CSV and Parquet by their columns
-tfrecord.py     where the records of a TFRecord file are, and what an example holds, without TensorFlow
+bad_file.py     the error of every reader; the setting that named the file is added by its caller
+images.py       JPEG, PNG, WebP and others to pixels: turned upright (EXIF), 8 bits, channels; too large or damaged
+                ones are refused; sizes are changed by the caller
+numpy_files.py  arrays in `.npy` and `.npz`: no pickles, damaged files; rows read one after the other
+tables.py       CSV and Parquet by columns: separator, encoding, missing values; types as the caller says, else as
+                Arrow infers for each file; for predictions the caller is `trained/inputs.py`
+tfrecord.py     where the records of an uncompressed TFRecord file are, and what an example holds, without TensorFlow;
+                gzip is only recognized, for errors (compression: `tfrecord/sources.py`)
 """
 
 from typing import TYPE_CHECKING

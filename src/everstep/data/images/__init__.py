@@ -1,9 +1,12 @@
 """Images in files: folders, tables, Parquet and TFRecord files, decoded and augmented by workers.
 
-config.py      `ImageDataConfig`: files, size, augmentation, workers
-sources.py     where images come from: folders with a subfolder per class, rows of tables
-transforms.py  from encoded bytes to the pixels of a batch; random changes, and each image's generator
-stream.py      batches of images that workers decode, resize and augment
+config.py      `ImageDataConfig`: files, `size` 224, channels, `resize` crop, stretch or pad, augmentation,
+               `validation_split`, workers: keys, defaults, refusals
+sources.py     which images there are: folders per class, tables, TFRecords; names and order of the classes, which
+               image is validation, files that are no images
+transforms.py  from image to pixels: crop, scale, pad; random flips, crops, colours, and the generator of each image
+stream.py      batches that workers decode: order, threads or processes, how far ahead; an image that cannot be read
+               is named
 """
 
 from typing import TYPE_CHECKING

@@ -4,12 +4,13 @@
     rows[17]["text"]
     rows.where(17)  # 'data/b.jsonl, line 3'
 
-records.py     the interface of a file's rows, and several files as one
-opening.py     opens a file by what its name ends with
-text_files.py  JSON lines, CSV, lines, paragraphs, whole documents
-parquet.py     Parquet, a row group at a time, also for `ParquetSource`; a damaged one is named, with its rows
-datasets.py    Hugging Face datasets and ArrayRecord
-examples.py    TFRecord files of `tf.train.Example`s
+records.py     the interface of a file's rows, and several files as one; a column that does not exist
+opening.py     which reader opens a file: by what its name ends with; files of an unknown kind
+text_files.py  JSON lines, CSV (as rows: every value is text), lines, paragraphs, whole documents; blank lines, byte
+               order marks
+parquet.py     Parquet a row group at a time; a damaged one is named, with its rows
+datasets.py    Hugging Face datasets saved on disk, and ArrayRecord
+examples.py    TFRecord files of `tf.train.Example`s by number, only uncompressed
 """
 
 from typing import TYPE_CHECKING

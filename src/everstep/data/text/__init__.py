@@ -1,15 +1,19 @@
 """Text as batches of tokens: documents are tokenized once, then packed, or padded to a few lengths.
 
-config.py       the data section of a task that reads text
-reading.py      `text_stream`: from a configuration to batches
-tokenizers.py   from texts to numbers
-documents.py    from rows to documents: tokens, and which of them count in the loss
-chat.py         chat templates
-token_store.py  tokenized documents, in files that later runs find again
-packing.py      which documents share a row
-plans.py        which pieces of documents each batch has
-stream.py       batches of tokens
-streaming.py    Hugging Face datasets that are read as a stream
+config.py       the data section of a task that reads text: columns, tokenizer, `sequence_length`, `packing`,
+                `buckets`, texts that are too long or empty: keys and defaults
+reading.py      `text_stream`: from a configuration to batches; refuses a tokenizer larger than the model's
+                vocabulary, rows longer than its context, too few rows
+tokenizers.py   bytes, a `tokenizer.json`, a KerasHub tokenizer; start, end and padding tokens, special tokens in a
+                text
+documents.py    from rows to documents: prompt and completion, start and end tokens, which tokens count in the loss
+chat.py         chat templates: the default one, Jinja, which pieces the assistant writes
+token_store.py  the cache of tokenized documents: where, when it is used again, when it is damaged
+packing.py      `packing`: which documents share a row, in each epoch
+plans.py        which pieces of documents each batch has: packed rows, or rows of similar length (`buckets`)
+stream.py       batches of tokens: padding, masks, labels; long texts split, cut or refused, empty ones skipped
+streaming.py    `streaming`: Hugging Face datasets that are read as they come: shuffle buffer, rows of several
+                documents, position
 """
 
 from typing import TYPE_CHECKING

@@ -4,12 +4,18 @@
 is a number of batches of it, which `InputStream` skips. The format itself, without TensorFlow, is
 `formats/tfrecord.py`.
 
-sources.py         which files a pass reads, in which order; a file found damaged while it is read is named
-folders.py         folders with `train-*.tfrec`, `valid-*.tfrec`, `labels.txt`
-dataset.py         `get_tfrecord_dataset`: batches of such a folder's records, whose files are checked when it opens
-inspection.py      what is in files, and which records are damaged; files without them, for `on_corrupt="skip"`
-writing.py         examples, and files of them
-dataset_writing.py folders of such files, from arrays or images
+sources.py          which files a pass reads, in which order (shuffled files, 8 at a time), and their compression: as
+                    the user says, never guessed; a damaged file is named
+folders.py          folders with `train-*.tfrec`, `valid-*.tfrec`, `labels.txt`: which names count; `percentage`; "no
+                    such folder"
+dataset.py          `get_tfrecord_dataset`, `get_train_ds`, `get_valid_ds`: shuffle buffer 2048, full batches in
+                    training, `percentage`, `on_corrupt`, the record on which preprocessing fails
+inspection.py       `everstep records inspect`: what is in files, which records are damaged; `on_corrupt="skip"`
+                    writes files without those
+writing.py          examples, and files of them: compression, shards; refuses fewer examples than shards, leftovers of
+                    another number of shards
+dataset_writing.py  `everstep records write`: folders of such files from arrays or images: types, classes in
+                    `labels.txt`, order
 """
 
 from typing import TYPE_CHECKING

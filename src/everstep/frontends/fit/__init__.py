@@ -1,8 +1,10 @@
 """`everstep.fit`: the arguments of `model.fit`, on the loop.
 
-fitting.py        `fit`: the arguments, and the run that they describe
-samples.py        x, y and sample_weight as one source of data
-preprocessing.py  the preprocessor of a KerasHub task
+fitting.py        `fit`: its arguments and defaults; what differs from an experiment: the last short batch is trained,
+                  seeds, shuffling; refuses unknown arguments; batch sizes as Keras chooses them
+samples.py        x, y and sample_weight as one source of data; `validation_split`: the last rows; pandas tables;
+                  missing labels
+preprocessing.py  a KerasHub task's preprocessor, applied to batches
 """
 
 from typing import TYPE_CHECKING

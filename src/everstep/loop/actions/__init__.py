@@ -2,14 +2,18 @@
 
 The public names are in `everstep.actions`.
 
-conditional.py         actions that run under a condition
-early_stopping.py      `EarlyStopping`
-best_checkpoint.py     the best weights of a run
-export_saved_model.py  SavedModels while the model trains
-weights.py             weights that other runs can start from
-metrics.py             metrics by name, and their comparison
-registry.py            actions by name
-from_config.py         those that a configuration lists
+conditional.py         actions that run under a condition; a new best metric, kept in a JSON file
+early_stopping.py      `EarlyStopping`: counts evaluations in a row without improvement (`patience`, `min_delta`);
+                       defaults of the configuration: `loop/config.py`; better or not: `metrics.py`
+best_checkpoint.py     the best weights of a run in a folder beside its checkpoints (`best_checkpoint_export_subdir`);
+                       which checkpoints are kept is in `checkpoint/retention.py`
+export_saved_model.py  SavedModels while the model trains: numbers, how many are kept
+weights.py             weights that other runs can start from: averages after each evaluation, copies of stages; NaN
+                       is refused
+metrics.py             metrics by name, `a|b`; whether a value is better; "is not a metric of the evaluation"
+registry.py            actions by name: `register_action`, "there is no such action"
+from_config.py         `train_actions`, `eval_actions`: those that a configuration lists, their order; a list that
+                       changed on a resume
 """
 
 from typing import TYPE_CHECKING

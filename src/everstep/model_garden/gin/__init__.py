@@ -1,7 +1,7 @@
 """Gin bindings, for fields of configs and for gin's configurables; what code calls.
 
-reading.py   gin files, as records of what is bound, to what, and where
-bindings.py  the records, applied to configs and configurables
+reading.py   gin files, includes and macros, as records of what is bound, to what, and where
+bindings.py  which config field or configurable a binding sets, scopes, which binding wins; unknown names
 """
 
 from typing import TYPE_CHECKING

@@ -9,13 +9,15 @@ catalog = Catalog.from_files(["config/catalog.yaml"], root=".")
 arrays = catalog.load("mnist.raw")
 catalog.save("mnist.scores", table)
 
-catalog.py       load, save, check, fingerprint
-entries.py       files as entries by name
-formats.py       the types that read and write data, and which one an entry has
-data_type.py     what reads and writes one type of data
-pickles.py       pickles, where a project allows them
-places.py        where data is: a folder of this machine or a store; versions
-fingerprints.py  digests of content
+catalog.py       load, save, check, fingerprint; "the catalog has no such name", a missing file
+entries.py       catalog files as entries: the short form, which keys an entry may have, later files over earlier
+                 ones, misspelt keys
+formats.py       the types (npz, csv, parquet, images, tfrecord, json …): suffixes, arguments, defaults; which one an
+                 entry has; a new kind of file is added here
+data_type.py     `DataType`: what reads and writes one type of data, also of a project's own; unknown arguments
+pickles.py       pickles, where `allow-pickle = true` in `pyproject.toml`
+places.py        where data is: a folder or a store; versions: which is the newest, how the next is named
+fingerprints.py  digests of content; when a file is read again
 """
 
 from typing import TYPE_CHECKING

@@ -1,11 +1,11 @@
 """The commands of projects, and how `everstep sweep` runs them. Each module is imported when it is used.
 
-new.py      `everstep new`
-check.py    `everstep check`
-run.py      `everstep run`
-flow.py     `everstep flow`
-catalog.py  `everstep catalog`
-ui.py       `everstep ui`
+new.py      `everstep new`: templates, names that are refused; a folder that is not empty
+check.py    `everstep check`: its options; the checks are in `components/checks/`
+run.py      `everstep run`: its options, what is printed
+flow.py     `everstep flow`: its options; `-m` is a sweep
+catalog.py  `everstep catalog`: list, show, check
+ui.py       `everstep ui`: MLflow and TensorBoard: hosts, ports (5000, 6006)
 
 swept_components.py  a run of components as a target of `everstep sweep`
 swept_flows.py       a task of a flow as one; `everstep flow -m`

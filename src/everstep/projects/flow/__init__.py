@@ -15,16 +15,18 @@
 
 Nothing here imports Keras: what trains is loaded when a task runs.
 
-task.py       `FlowTask`: what a user writes
-project.py    a project's folder and tasks
-settings.py   the configuration of a flow: its files, overrides, `optimizer=adam`; its experiment on MLflow
-unread.py     parameters that a task never reads
-running.py    from a task's name to a run of it
-own_run.py    what surrounds a task's `run`, whoever calls it
-training.py   the default `run`, from the prepared data on
-recording.py  the record of a run, also on MLflow: its names, parameters and tags there
-drawing.py    `training.png`
-program.py    the command line of a project's own program
+task.py       `FlowTask`, `DataSet`: what a user writes, and what each step does by default
+project.py    a project's folder, `train.py`, and which classes are tasks; "there is no such task"
+settings.py   the configuration of a flow: `parameters.yaml`, `catalog.yaml`, `optimizer.yaml`: defaults (epoch 1,
+              batch size 128, seed 42), inheritance, which file wins, misspelt keys; its experiment on MLflow
+unread.py     warns of parameters that a task never reads
+running.py    from a task's name to a run: which directory, a run that goes on, `--new`
+own_run.py    what surrounds a task's own `run`: steps before it, record and tracking
+training.py   the default `run`: splits (`validation_split`), the last short batch is trained, test, what is saved;
+              what may change on a resume
+recording.py  the record of a run, `log_metrics`, `log_file`, also on MLflow: its names, parameters and tags there
+drawing.py    `training.png`: which curves; in a notebook
+program.py    the command line of a project's own program: `python train.py --task …`
 """
 
 from typing import TYPE_CHECKING

@@ -2,16 +2,17 @@
 
 The public names are in `everstep.bct`.
 
-task.py         `BCTTask`
-model.py        `BCTModel` and `DistillBCTModel`, for compiled models
-config.py       the configuration
-influence.py    how well the old classifier recognises new embeddings
-embedding.py    models with an embedding inside
-old.py          the frozen copy of the old model
-evaluation.py   compares an old and a new model
-metrics.py      how well embeddings of one model find those of another
-files.py        samples in `.npz` files
-digits.py       the experiments on digits
+task.py         `BCTTask`: the losses of a step, which data weights of new classes are made from
+model.py        `BCTModel` and `DistillBCTModel`, for compiled models; which variants they take
+config.py       the configuration: variant, weight, temperature, old model: defaults and refusals
+influence.py    the influence loss: how old and new classes are matched (by name), which samples count, weights of new
+                classes
+embedding.py    models with an embedding inside: the classifier (normalized, scale 16), how it is found
+old.py          the frozen copy of the old model: from a run or a file, its classifier
+evaluation.py   compares an old and a new model: which figures, compatible or not, gain
+metrics.py      mAP, top-k, TAR@FAR, TPIR@FPIR: their formulas, labels that are refused
+files.py        samples in `.npz` files: `x` and `y`
+digits.py       `bct/…`: the experiments on digits
 digits_task.py  their task
 digits_data.py  their data
 commands/       `everstep bct`

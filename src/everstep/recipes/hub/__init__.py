@@ -2,13 +2,14 @@
 
 Imports no Keras.
 
-config.py            the configurations
-causal_lm.py         the task of `hub/causal_lm`
-text_classifier.py   the task of `hub/text_classifier`
-image_classifier.py  the task of `hub/image_classifier`
-presets.py           models from presets
-training_parts.py    what of a model is trained
-packing.py           several documents in one row
+config.py            the configurations: preset, LoRA rank 8, `quantize`, `freeze`, classes, columns: defaults and
+                     refusals
+causal_lm.py         the task of `hub/causal_lm`: tokenizer, prompts, generation
+text_classifier.py   the task of `hub/text_classifier`: tokens, labels, `new_head`
+image_classifier.py  the task of `hub/image_classifier`: scaling and size of images
+presets.py           models from presets: where from, of which kind; "is not a preset", cannot be downloaded
+training_parts.py    what of a model is trained: LoRA targets, quantized kernels, `freeze`; matches nothing
+packing.py           several documents in one row: for which models
 """
 
 from typing import Any

@@ -8,8 +8,8 @@ model-card/model_card.html        the same as one self-contained file
 
 The same run gives the same bytes.
 
-content.py  what the card says, before it becomes HTML or Markdown
-files.py    the card as files
+content.py  what the card says: sections, metrics, how to load the model
+files.py    the card as Markdown and HTML, histograms; a README.md that is not everstep's is kept
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """The command of submitted runs. Its module is imported when it is called.
 
-submit.py  `everstep submit`
+submit.py  `everstep submit`: its options and defaults, which executor takes which
 """
 
 from everstep.cli import Command, experiment_keys

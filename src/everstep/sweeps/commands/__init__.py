@@ -1,6 +1,6 @@
 """The command of sweeps. Its module is imported when it is called.
 
-sweep.py  `everstep sweep`
+sweep.py  `everstep sweep`: its options and defaults; what TARGET means, grid or sampler
 """
 
 from everstep.cli import Command

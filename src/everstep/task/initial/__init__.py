@@ -3,11 +3,12 @@
 Files are not trusted: nothing in a file is run, nothing outside it is read, and no array is read before its shape is
 known to match a weight.
 
-loading.py      weights from a path into a model
-find.py         what a path is
-keras_file.py   `.keras` and `.weights.h5`
-checkpoints.py  checkpoints of runs and of TensorFlow, SavedModels
-matching.py     arrays and weights in pairs, by name and shape
+loading.py      `init_checkpoint`: weights from a path into a model: which must fit, what is reported
+find.py         what a path is: Keras file, TensorFlow checkpoint, SavedModel, run; several or none in a folder
+keras_file.py   `.keras` and `.weights.h5`: damaged or harmful archives are refused
+checkpoints.py  checkpoints of runs (the newest good one) and of TensorFlow, SavedModels
+matching.py     which array belongs to which weight: by name and shape, numbers of layers; missing, mismatched and
+                unexpected ones
 """
 
 from typing import TYPE_CHECKING

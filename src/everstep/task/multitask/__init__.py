@@ -1,8 +1,8 @@
 """Several tasks that share one model: trained in turn or jointly, evaluated one by one. Imports no Keras.
 
-config.py   `MultiTaskConfig`: which tasks, and how often each
-task.py     `MultiTask`: several tasks as one
-streams.py  the streams of several tasks as one; which task is next, by weights
+config.py   `MultiTaskConfig`: which tasks, `task_weight`, interleaving or joint, sampler: defaults and refusals
+task.py     `MultiTask`: several tasks as one: which model each has, losses and metrics by task, what is refused
+streams.py  the streams of several tasks as one; which task is next; which ends first
 """
 
 import importlib

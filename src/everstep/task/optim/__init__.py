@@ -1,13 +1,15 @@
 """Optimization: configurations, without Keras, and what creates Keras's objects from them.
 
-config.py        `OptimizationConfig`: optimizer, learning rate, warmup, average
-building.py      Keras's objects from a configuration
-optimizers.py    optimizers that Keras lacks; variables by name
-schedules.py     learning-rate schedules
-layer_rates.py   learning rates that differ from layer to layer
-ema.py           a moving average of the weights
-accumulation.py  gradients of several batches
-loss_scale.py    loss scaling for float16
+config.py        `OptimizationConfig`: optimizers, learning rates, warmup, clipping, EMA, accumulation: keys and
+                 defaults; names of Model Garden
+building.py      Keras's objects from a configuration: which class each name is
+optimizers.py    optimizers that Keras lacks; variables without weight decay, by name
+schedules.py     learning-rate schedules and warmups: their formulas
+layer_rates.py   `layer_rates`: factors by name, decay by depth; what a block is
+ema.py           a moving average of the weights: decay, which weights; when it is used: `loop/trainer.py`,
+                 `export/model_export.py`
+accumulation.py  `gradient_accumulation_steps`: how much each batch counts
+loss_scale.py    float16: a fixed or dynamic scale, steps that are skipped
 """
 
 from typing import TYPE_CHECKING

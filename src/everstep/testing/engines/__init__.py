@@ -7,13 +7,13 @@
 Each check takes a function that creates the engine from a task, a model and an optimizer, and runs on the backend of
 the process.
 
-running.py      how steps run
-steps.py        what a step computes
-state.py        how the state moves
+running.py      how steps run: same bits for every split into calls, few compilations, stops, errors
+steps.py        what a step computes: losses, weights, accumulation, metrics
+state.py        how the state moves: keys, types, push and pull
 refusals.py     what an engine must refuse
-precision.py    half precision
-evaluation.py   evaluation
-device_data.py  data on the device
+precision.py    half precision, loss scaling
+evaluation.py   every sample counts once, outputs on the host
+device_data.py  data on the device: the same bits as from the host
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """`everstep check`: tries every component before a run is trained, and whether they fit together.
 
-runner.py        runs checks in order; one that fails skips those that depend on it
-data_checks.py   samples and batches
-model_checks.py  model, training step, export and evaluation functions
+runner.py        runs checks in order; one that fails skips those that depend on it; ok, FAIL, warn, skip
+data_checks.py   samples and batches: numbers, order, ids, a sample in two splits, weights, augmentation
+model_checks.py  model, labels, callbacks, training step, whether one batch can be learned, export, evaluation
+                 functions
 all_checks.py    the list of checks, with what each depends on
 """
 

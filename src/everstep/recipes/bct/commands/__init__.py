@@ -1,6 +1,6 @@
 """The command of backward-compatible training. Its module is imported when it is called.
 
-bct.py  `everstep bct`
+bct.py  `everstep bct evaluate`: its options and defaults, the table
 """
 
 from everstep.cli import Command
