@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from everstep.data import Block, IterableStream, Stream
+from everstep.data import Block, IterableStream, MappedStream, Stream
 from everstep.errors import UsageError
 
 
@@ -43,6 +43,23 @@ def test_an_empty_second_epoch_is_an_error():
         next(stream)
     with pytest.raises(UsageError, match="no batch at all"):
         stream.peek()
+
+
+def test_repeated_starts_again_where_the_stream_is_not_to_repeat():
+    once = Counting([2, 3], repeat=False)
+    assert next(once)[0] == 0
+    again = once.repeated()
+    assert [int(next(again)[0]) for _ in range(5)] == [1, 100, 101, 102, 200]
+    assert [int(batch[0]) for batch in once] == [1]  # it is as it was
+    assert again.repeated() is again
+
+
+def test_what_can_be_read_only_once_is_not_repeated():
+    once = IterableStream(iter([np.zeros(2)]))
+    assert once.is_single_pass
+    assert once.repeated() is once
+    mapped = MappedStream(once, lambda batch: batch)
+    assert mapped.repeated() is mapped
 
 
 def test_sources_are_opened_lazily_and_once_per_epoch():

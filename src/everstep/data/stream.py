@@ -9,6 +9,7 @@ of every batch: `keep_rows`. A source with random access to its samples implemen
 """
 
 import abc
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,6 +208,24 @@ class Stream(abc.ABC):
         return self._repeat or self.epoch_never_ends
 
     @property
+    def is_single_pass(self) -> bool:
+        """Whether it can be read only once, as a one-shot iterator can. Others are opened again for the next epoch."""
+        return False
+
+    def repeated(self) -> "Stream":
+        """Returns the same stream at the same position, where epoch follows epoch without end.
+
+        Training calls it, unless `DataConfig.repeat` is false. What can be read only once, or has no end, is returned
+        as it is.
+        """
+        if self.never_ends or self.is_single_pass:
+            return self
+        again = copy.copy(self)
+        again._repeat = True
+        again._move(self._position, self._bookmark)
+        return again
+
+    @property
     def is_counting_first_epoch(self) -> bool:
         """Whether the first pass is read to learn how many batches it has; see `CountedStream`."""
         return False
@@ -338,6 +357,10 @@ class Stream(abc.ABC):
             self._batches = None
             for value in self._rest(epoch + 1, 0):
                 return Position(epoch + 1, 1), value
+            raise EmptyDataError(
+                f"the data source had {batch} batches, but opened again for the next epoch it has no batch at all",
+                remedy="return the batches from `open` for every epoch, or override `is_single_pass`",
+            )
         raise EmptyDataError(
             "the data source has no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
             "is on"

@@ -38,6 +38,11 @@ class WrappingStream(Stream):
         return self._stream.epoch_never_ends
 
     @property
+    def is_single_pass(self) -> bool:
+        """Whether the other stream can be read only once."""
+        return self._stream.is_single_pass
+
+    @property
     def why_not_exact(self) -> str:
         """Why the other stream is not exact."""
         return self._stream.why_not_exact
@@ -242,6 +247,11 @@ class CountedStream(WrappingStream):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream, repeat=False, batches_per_epoch=None)
+
+    @property
+    def is_single_pass(self) -> bool:
+        """True while the batches are counted: its reader continues."""
+        return self.is_counting_first_epoch or self._stream.is_single_pass
 
     @property
     def is_counting_first_epoch(self) -> bool:

@@ -155,6 +155,11 @@ class CombinedStream(Stream):
         return all(part.never_ends for part in self._parts.values())
 
     @property
+    def is_single_pass(self) -> bool:
+        """True: it has one epoch, which ends where its parts do."""
+        return True
+
+    @property
     def sources(self) -> Mapping[str, Stream]:
         """The streams of the tasks."""
         return self._parts
