@@ -7,6 +7,7 @@ import pytest
 
 from everstep.data import Block, IterableStream, MappedStream, Stream
 from everstep.errors import UsageError
+from everstep.testing import streams
 
 
 class Counting(Stream):
@@ -34,6 +35,26 @@ def test_an_empty_source_is_an_error(repeat):
         next(Counting([0], repeat))
     with pytest.raises(UsageError, match="no batch at all"):
         Counting([0], repeat).block(3)
+
+
+class SameNames(Counting):
+    """Its own attributes and methods have names that a stream could have for itself."""
+
+    def __init__(self, repeat):
+        self._position, self._repeat = "set before", None
+        super().__init__([3, 3, 3], repeat)
+        for name in ("bookmark", "batches", "batches_per_epoch", "ahead", "own_rows", "rows", "position"):
+            setattr(self, f"_{name}", name)
+
+    def _read(self, *arguments):
+        raise NotImplementedError
+
+    _rest = _opened = _as_part = _read_ahead = _continues = _checked = _move = _reset = _read
+
+
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+def test_a_subclass_may_use_any_private_name(check):
+    check(SameNames)
 
 
 def test_an_empty_second_epoch_is_an_error():

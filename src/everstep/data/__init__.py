@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         Block,
         EmptyDataError,
         OwnRows,
+        Position,
         Stream,
         part_of,
     )

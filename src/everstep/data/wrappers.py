@@ -247,6 +247,17 @@ class CountedStream(WrappingStream):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream, repeat=False, batches_per_epoch=None)
+        self._counted: int | None = None
+
+    @property
+    def repeat(self) -> bool:
+        """Whether epoch follows epoch without end: once the batches are counted, as in the other stream."""
+        return not self.is_counting_first_epoch and self._stream.repeat
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """The number of batches of the first pass; None until they are counted."""
+        return self._counted
 
     @property
     def is_single_pass(self) -> bool:
@@ -256,13 +267,13 @@ class CountedStream(WrappingStream):
     @property
     def is_counting_first_epoch(self) -> bool:
         """Whether the number of batches is not known yet."""
-        return self._batches_per_epoch is None
+        return self._counted is None
 
     def set_batches_per_epoch(self, batches: int) -> None:
         """Sets how many batches the first pass has, when they are counted."""
-        self._batches_per_epoch, self._repeat = batches, self._stream.repeat
+        self._counted = batches
 
     def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
-        if self._batches_per_epoch is None:
+        if self._counted is None:
             return batches
-        return itertools.islice(batches, self._batches_per_epoch - batch)
+        return itertools.islice(batches, self._counted - batch)
