@@ -3,9 +3,11 @@
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 import types
@@ -106,6 +108,33 @@ def test_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with mock.patch.dict("os.environ"):  # what a page sets is gone with it
         _run_page(page, module)
+
+
+@pytest.mark.backend
+@pytest.mark.daily("torch")
+@pytest.mark.parametrize("name", ["README.md", "docs/get-started/fit.md"])
+def test_a_program_is_killed_in_its_middle_and_resumes(name, tmp_path):
+    """As a reader does it: the first program of the page is saved as `train.py`, and the commands are typed."""
+    found = blocks(ROOT / name)
+    program = next(block.text for block in found if block.kind == "python")
+    commands = next(block.text for block in found if block.kind == "sh" and "kill -9" in block.text)
+    (tmp_path / "train.py").write_text(program)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    typed = subprocess.run(
+        ["bash", "-c", commands],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    record = json.loads((tmp_path / "runs" / "digits" / "run.json").read_text())
+    killed, resumed = record["attempts"]
+    assert (killed["reason"], resumed["reason"], record["status"]) == ("killed", "done", "finished")
+    assert 0 < resumed["from_step"] < record["step"]
+    assert f"resumed at step {resumed['from_step']}, attempt 2" in typed.stderr
 
 
 def _run_page(page: Path, module: types.ModuleType) -> None:

@@ -59,6 +59,14 @@ def test_a_run_that_resumes_keeps_the_length_it_began_with(tmp_path, capsys):
         run(tmp_path, train_steps=4)
 
 
+def test_fewer_epochs_than_are_trained_are_refused_in_epochs(tmp_path):
+    run(tmp_path, epochs=3)
+    for epochs, received in ((2, "2"), (1.5, "1.5")):
+        reason = "but this run has trained 3 epochs already: ask for 3 or more, or start a new run"
+        with pytest.raises(UsageError, match=f"^trainer.epochs: received {received}, {reason}"):
+            run(tmp_path, epochs=epochs)
+
+
 @pytest.mark.daily("torch")
 def test_a_warmup_that_is_a_share_of_training_keeps_its_steps(tmp_path, capsys):
     record = run(tmp_path / "share", train_steps=4, optimizer_config=WARMUP)[1]

@@ -349,7 +349,9 @@ class _Session:
         interval: Any = config.validation_interval if self.mode is Mode.TRAIN_AND_EVAL else None
         steps: Any = config.steps_per_loop
         self.config = config
-        self.schedule = self.entry_point.schedule or StepSchedule(steps, interval, self.params.trainer.epochs)
+        stream = self.trainer.train_stream
+        batches = None if stream is None else stream.batches_per_epoch
+        self.schedule = self.entry_point.schedule or StepSchedule(steps, interval, self.params.trainer.epochs, batches)
 
     def restore(self, initialize: Callable[..., Any]) -> None:
         """Restores the newest checkpoint, or begins with the initial weights; reports what is going to happen."""

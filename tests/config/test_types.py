@@ -113,6 +113,13 @@ def test_mistakes_in_a_class_are_found():
         class Silent(Model):
             units = 5
 
+    with pytest.raises(UsageError, match="_names: is a name that Config itself uses: give it another one"):
+
+        @dataclasses.dataclass
+        class Replacing(Config):
+            def _names(self):
+                return ["Ann", "Bob"]
+
     with pytest.raises(UsageError, match="reserved name"):
 
         @dataclasses.dataclass

@@ -5,8 +5,9 @@ import types
 import numpy as np
 import pytest
 
-from everstep.data import Block, IterableStream, Stream
+from everstep.data import Block, IterableStream, MappedStream, Stream
 from everstep.errors import UsageError
+from everstep.testing import streams
 
 
 class Counting(Stream):
@@ -36,6 +37,26 @@ def test_an_empty_source_is_an_error(repeat):
         Counting([0], repeat).block(3)
 
 
+class SameNames(Counting):
+    """Its own attributes and methods have names that a stream could have for itself."""
+
+    def __init__(self, repeat):
+        self._position, self._repeat = "set before", None
+        super().__init__([3, 3, 3], repeat)
+        for name in ("bookmark", "batches", "batches_per_epoch", "ahead", "own_rows", "rows", "position"):
+            setattr(self, f"_{name}", name)
+
+    def _read(self, *arguments):
+        raise NotImplementedError
+
+    _rest = _opened = _as_part = _read_ahead = _continues = _checked = _move = _reset = _read
+
+
+@pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
+def test_a_subclass_may_use_any_private_name(check):
+    check(SameNames)
+
+
 def test_an_empty_second_epoch_is_an_error():
     stream = Counting([1, 0])
     next(stream)
@@ -43,6 +64,23 @@ def test_an_empty_second_epoch_is_an_error():
         next(stream)
     with pytest.raises(UsageError, match="no batch at all"):
         stream.peek()
+
+
+def test_repeated_starts_again_where_the_stream_is_not_to_repeat():
+    once = Counting([2, 3], repeat=False)
+    assert next(once)[0] == 0
+    again = once.repeated()
+    assert [int(next(again)[0]) for _ in range(5)] == [1, 100, 101, 102, 200]
+    assert [int(batch[0]) for batch in once] == [1]  # it is as it was
+    assert again.repeated() is again
+
+
+def test_what_can_be_read_only_once_is_not_repeated():
+    once = IterableStream(iter([np.zeros(2)]))
+    assert once.is_single_pass
+    assert once.repeated() is once
+    mapped = MappedStream(once, lambda batch: batch)
+    assert mapped.repeated() is mapped
 
 
 def test_sources_are_opened_lazily_and_once_per_epoch():

@@ -174,6 +174,21 @@ def test_the_requeue_exit_code_is_passed_on():
     assert starts() == 1
 
 
+def test_a_run_that_a_hook_has_stopped_is_not_restarted(capfd):
+    script = """
+save("run", 20)
+announce("run", stop_reason="it is 07:00")
+sys.exit(143)
+"""
+    Path("run").mkdir()
+    assert supervise(run_child(script), 50, 0.01) == 143
+    assert starts() == 1
+    said = (
+        "everstep: not restarted: it is 07:00 at step 0, newest checkpoint: step 20; the same command continues the run"
+    )
+    assert said in capfd.readouterr().err
+
+
 RECORD = """
 from everstep.run.record import Run
 record = Run.open("run", "mnist/mlp", "jax")

@@ -155,6 +155,41 @@ def test_data_that_ends_fails_the_run_and_keeps_it(tmp_path):
     assert found["attempts"][0]["reason"].startswith("TrainingError: the training data ended after step 5")
 
 
+class Once(es.Stream):
+    """Batches of eight samples, made for one epoch."""
+
+    def __init__(self, x, y):
+        self._x, self._y = x, y
+        super().__init__(repeat=False, batches_per_epoch=len(x) // 8)
+
+    def open(self, epoch, batch):
+        for at in range(8 * batch, len(self._x) - 7, 8):
+            yield self._x[at : at + 8], self._y[at : at + 8]
+
+
+class OnceTask(TinyTask):
+    def build_inputs(self, params, input_context=None):
+        return Once(*super().build_inputs(params, input_context))
+
+
+@pytest.mark.parametrize("length", [{"train_steps": 12}, {"train_steps": None, "epochs": 2.4}])
+def test_a_stream_that_was_made_for_one_epoch_is_opened_again_for_each(tmp_path, length):
+    params = tiny_params()
+    params.override({"trainer": length})
+    run("train_and_eval", tmp_path / "run", task=OnceTask(), params=params)
+    assert (record(tmp_path / "run")["status"], record(tmp_path / "run")["step"]) == ("finished", 12)
+
+
+def test_an_error_names_what_repeats_the_data(tmp_path):
+    params = tiny_params()
+    params.override({"task": {"train_data": {"repeat": False}}})
+    with pytest.raises(TrainingError) as refused:
+        run("train", tmp_path / "run", task=OnceTask(), params=params)
+    assert "task.train_data.repeat" in str(refused.value)
+    params.override({"task": {"train_data": {"repeat": True}}})
+    run("train", tmp_path / "again", task=OnceTask(), params=params)
+
+
 class FailingEvaluation(TinyTask):
     """Code of its user that fails at a step: in `aggregate_logs`, `reduce_aggregated_logs` or an action."""
 

@@ -13,6 +13,7 @@ import pytest
 from everstep import StopAt
 from everstep.loop.controller import Controller
 from everstep.run import attempt_hooks
+from everstep.run.parent_process import SUPERVISOR, announced
 from everstep.run.signals import Interrupted
 from everstep.testing.problems import raises_problem
 
@@ -73,6 +74,15 @@ def test_a_run_is_saved_and_goes_on_until_the_next_such_time(tmp_path):
     np.testing.assert_array_equal(weights(model), weights(whole))
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert [attempt["reason"] for attempt in record["attempts"]] == ["it is 07:00", "done"]
+
+
+def test_a_supervisor_is_told_that_the_run_has_stopped_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv(SUPERVISOR, str(tmp_path / "announced.json"))
+    with pytest.raises(Interrupted):
+        run("train", tmp_path / "run", hooks=[StopAt("07:00", clock("2026-05-04T06:59"))])
+    assert announced(tmp_path / "announced.json").stop_reason == "it is 07:00"
+    run("train", tmp_path / "run", hooks=[StopAt("07:00", clock("2026-05-04T07:01"))])
+    assert announced(tmp_path / "announced.json").stop_reason is None
 
 
 def test_by_configuration(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from everstep.task.config import TaskConfig
 from everstep.task.task import unpack
 from everstep.testing import models
 from everstep.testing.tasks import Regression, running, seeded
+from everstep.tracking import Tracker
 
 pytestmark = pytest.mark.backend
 
@@ -40,6 +41,13 @@ def test_only_build_inputs_must_be_written():
         Minimal().build_model()
     assert (caught.value.key, caught.value.reason) == ("Minimal", "has no model")
     assert str(caught.value) == "Minimal: has no model: write build_model()"
+
+
+@pytest.mark.parametrize("base", [everstep.Hook, everstep.Stream, everstep.Task, Tracker])
+def test_a_subclass_may_have_methods_of_any_private_name(base):
+    """A base class whose own methods had such names would call those of its users instead."""
+    names = {name for cls in base.__mro__[:-1] for name in vars(cls) if name.startswith("_") and "__" not in name}
+    assert names <= {"_abc_impl"}
 
 
 def test_config_directory_and_name_of_a_task():

@@ -791,8 +791,23 @@ def _is_class_var(annotation: Any) -> bool:
     return annotation is ClassVar or get_origin(annotation) is ClassVar
 
 
+_OVERRIDDEN = frozenset(
+    {"_alternatives", "_declined", "_interchangeable", "_may_change", "_open", "_problems", "_takes_number"}
+    | {"_convert", "_emitted", "_from_number", "_require_unlocked", "_unknown"}
+)
+"""The private names of `Config` that its subclasses give a meaning of their own."""
+
+
+def _private_names() -> set[str]:
+    return {name for name in Config.__dict__ if _is_private(name) and not name.startswith("__")}
+
+
 def _check_names(cls: type[Config], annotations: Mapping[str, Any]) -> None:
-    """Refuses what a dataclass would misread in silence: a default without its type, a hidden method."""
+    """Refuses what would change in silence what a config does: a default without its type, a hidden method."""
+    for name in sorted(set(cls.__dict__) & (_private_names() - _OVERRIDDEN)):
+        raise UsageError(
+            "is a name that Config itself uses", key=f"{cls.__qualname__}.{name}", remedy="give it another one"
+        )
     bases = [base for base in cls.__mro__[1:] if issubclass(base, Config)]
     inherited = {field.name for base in bases for field in dataclasses.fields(base)}
     for name in inherited & set(cls.__dict__) - set(annotations):

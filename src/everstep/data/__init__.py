@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         Block,
         EmptyDataError,
         OwnRows,
+        Position,
         Stream,
         part_of,
     )

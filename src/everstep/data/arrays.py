@@ -54,12 +54,13 @@ class ArrayStream(Stream):
         self._full, rest = divmod(self._size, batch_size)
         self._order: tuple[int, np.ndarray] | None = None
         self._length = self._full + (rest > 0 and not drop_remainder)
+        self._rows: OwnRows | None = None
         super().__init__(repeat=repeat, batches_per_epoch=self._length)
 
     def limited(self, batches: int) -> "ArrayStream":
         """Returns the same stream with only the first batches of each epoch, gathered as fast as all of them."""
         new = copy.copy(self)
-        new._length = new._batches_per_epoch = batches
+        new._length = batches
         new._full = min(self._full, batches)
         return new
 
@@ -70,7 +71,6 @@ class ArrayStream(Stream):
         """
         new = copy.copy(self)
         new.arrays = np.arange(self._size, dtype=np.int32)
-        new._move(self._position)
         return new
 
     @property
@@ -82,6 +82,16 @@ class ArrayStream(Stream):
     def num_samples(self) -> int:
         """The number of samples."""
         return self._size
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return self._length
+
+    def keep_rows(self, rows: OwnRows) -> None:
+        """From now on returns only these rows of each batch; see `Stream.keep_rows`."""
+        self._rows = rows
+        super().keep_rows(rows)
 
     @property
     def full_batches(self) -> int:
@@ -118,22 +128,21 @@ class ArrayStream(Stream):
             count = max(1, count)
             found = self._samples(epoch, batch, count)
             size = len(found) // count
-            samples.append(
-                found if self._own_rows is None else found.reshape(count, size)[:, self._own_rows(size)].ravel()
-            )
+            samples.append(found if self._rows is None else found.reshape(count, size)[:, self._rows(size)].ravel())
             states += [Position(epoch, batch + i + 1).state() for i in range(count)]
-            self._move(Position(epoch, batch + count))
+            self.restore(states[-1])
             if batch + count > self._full:
                 break
         if not states:
             return None
-        return Block(self._gather(samples, len(states)), len(states), states, None if self._own_rows is None else size)
+        return Block(self._gather(samples, len(states)), len(states), states, None if self._rows is None else size)
 
     def _next_start(self) -> Position | None:
         """Returns the position of the next batch; None at the end."""
-        if self._position.batch < self._length:
-            return self._position
-        return Position(self._position.epoch + 1, 0) if self.repeat else None
+        position = Position.of(self.state())
+        if position.batch < self._length:
+            return position
+        return Position(position.epoch + 1, 0) if self.repeat else None
 
     def _samples(self, epoch: int, batch: int, count: int) -> np.ndarray:
         """Returns the indices of the samples in `count` batches of an epoch; for the short batch `count` is 1."""

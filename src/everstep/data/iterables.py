@@ -61,6 +61,11 @@ class IterableStream(Stream):
         super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
 
     @property
+    def is_single_pass(self) -> bool:
+        """Whether the source is a one-shot iterator."""
+        return self._one_shot
+
+    @property
     def why_not_exact(self) -> str:
         """A one-shot iterator cannot be read again, a DataLoader's order is not saved; see `Stream.why_not_exact`."""
         if self._one_shot:

@@ -147,7 +147,7 @@ class ParquetStream(Stream):
         sizes = self._source.group_sizes
         ends = list(itertools.accumulate(sum(sizes[group] for group in pair) for pair in pairs))
         in_memory: _GroupsInMemory | None = None  # the pair that was read last
-        for number in range(batch, self._batches_per_epoch or 0):
+        for number in range(batch, self.batches_per_epoch or 0):
             start = number * self._batch_size
             size = min(self._batch_size, self._size - start)
             own = range(size)[rows(size)]

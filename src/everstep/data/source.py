@@ -59,7 +59,7 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     stream: Stream
     # The order of the cases matters: many sources have several of these interfaces.
     if isinstance(source, Stream):
-        stream = source
+        stream = source.repeated() if repeat else source
     elif isinstance(source, ImageSource):
         images = source.subset(training)
         stream = ImageStream(images, batch_size, **order, drop_remainder=drop_remainder, training=training)

@@ -109,7 +109,7 @@ class SqliteStream(Stream):
         if self._shuffle:
             order = order[randomness.generator(self._seed, epoch).permutation(len(order))]
         with self._connected() as database:
-            for number in range(batch, self._batches_per_epoch or 0):
+            for number in range(batch, self.batches_per_epoch or 0):
                 whole = order[number * self._batch_size : (number + 1) * self._batch_size]
                 yield Part(self._batch_of(database, whole[rows(len(whole))].tolist()), len(whole))
 

@@ -9,10 +9,11 @@ of every batch: `keep_rows`. A source with random access to its samples implemen
 """
 
 import abc
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -34,6 +35,18 @@ class Position(NamedTuple):
 
     epoch: int
     batch: int
+
+    @classmethod
+    def of(cls, state: StreamState) -> "Position":
+        """Returns the position that `state` has returned.
+
+        Raises:
+          UsageError: It is no position.
+        """
+        numbers = [state.get("epoch"), state.get("batch")]
+        if set(state) != {"epoch", "batch"} or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise UsageError("not a stream position; expected {'epoch': int, 'batch': int}", received=dict(state))
+        return cls(**state)
 
     def state(self) -> StreamState:
         """Returns the position as the plain values a checkpoint stores."""
@@ -128,7 +141,10 @@ class Stream(abc.ABC):
 
     A subclass implements `open` and passes `repeat`, and `batches_per_epoch` if it knows it. The state counts the
     batches that were returned; a batch that was only peeked at does not count. One thread at a time reads a stream,
-    but not always the same one. Names such as `_read`, `_rest` and `_position` belong to this class.
+    but not always the same one.
+
+    Private names of this class have two underscores, which Python keeps apart for each class: a subclass may use any
+    name with one.
 
     Args:
       repeat: Whether epoch follows epoch without end.
@@ -136,13 +152,13 @@ class Stream(abc.ABC):
     """
 
     def __init__(self, *, repeat: bool, batches_per_epoch: int | None = None):
-        self._repeat = repeat
-        self._batches_per_epoch = batches_per_epoch
-        self._position = Position(0, 0)
-        self._bookmark: Any = None
-        self._batches: Iterator[Any] | None = None
-        self._ahead: _Ahead | None = None
-        self._own_rows: OwnRows | None = None
+        self.__repeat = repeat
+        self.__batches_per_epoch = batches_per_epoch
+        self.__position = Position(0, 0)
+        self.__bookmark: Any = None
+        self.__batches: Iterator[Any] | None = None
+        self.__ahead: _Ahead | None = None
+        self.__own_rows: OwnRows | None = None
 
     @abc.abstractmethod
     def open(self, epoch: int, batch: int) -> Iterator[Batch]:
@@ -180,16 +196,16 @@ class Stream(abc.ABC):
 
         Where several processes train, the engine calls it. Without random access, whole batches are read.
         """
-        self._own_rows = rows
+        self.__own_rows = rows
         if self.reads_rows:
-            self._move(self._position, self._bookmark)
-        elif self._ahead is not None:  # what is open stays open: some sources cannot be opened again
-            self._ahead = self._ahead._replace(part=part_of(self._ahead.part.data, rows))
+            self.__move(self.__position, self.__bookmark)
+        elif self.__ahead is not None:  # what is open stays open: some sources cannot be opened again
+            self.__ahead = self.__ahead._replace(part=part_of(self.__ahead.part.data, rows))
 
     @property
     def repeat(self) -> bool:
         """Whether epoch follows epoch without end."""
-        return self._repeat
+        return self.__repeat
 
     @property
     def supports_fast_gather(self) -> bool:
@@ -204,7 +220,31 @@ class Stream(abc.ABC):
     @property
     def never_ends(self) -> bool:
         """Whether reading never comes to an end: epoch follows epoch, or one of them has no end."""
-        return self._repeat or self.epoch_never_ends
+        return self.repeat or self.epoch_never_ends
+
+    @property
+    def is_single_pass(self) -> bool:
+        """Whether it can be read only once, as a one-shot iterator can. Others are opened again for the next epoch."""
+        return False
+
+    def repeated(self) -> "Stream":
+        """Returns the same stream at the same position, where epoch follows epoch without end.
+
+        Training calls it, unless `DataConfig.repeat` is false. What can be read only once, or has no end, is returned
+        as it is.
+        """
+        if self.never_ends or self.is_single_pass:
+            return self
+        again = copy.copy(self)
+        again.__repeat = True
+        return again
+
+    def __copy__(self) -> Self:
+        """Returns a stream at the same position, which opens the source by itself."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self))
+        new.__move(self.__position, self.__bookmark)
+        return new
 
     @property
     def is_counting_first_epoch(self) -> bool:
@@ -214,7 +254,7 @@ class Stream(abc.ABC):
     @property
     def batches_per_epoch(self) -> int | None:
         """The number of batches in an epoch, None if it is not known beforehand."""
-        return self._batches_per_epoch
+        return self.__batches_per_epoch
 
     @property
     def full_batches(self) -> int | None:
@@ -258,8 +298,8 @@ class Stream(abc.ABC):
         return self
 
     def __next__(self) -> Batch:
-        ahead = self._read_ahead()
-        self._position, self._bookmark, self._ahead = ahead.position, ahead.bookmark, None
+        ahead = self.__read_ahead()
+        self.__position, self.__bookmark, self.__ahead = ahead.position, ahead.bookmark, None
         return ahead.part.data
 
     def peek(self) -> Batch:
@@ -268,7 +308,7 @@ class Stream(abc.ABC):
         Raises:
           StopIteration: There is none, as with `next`.
         """
-        return self._read_ahead().part.data
+        return self.__read_ahead().part.data
 
     def block(self, n: int, seconds: float = BLOCK_SECONDS) -> Block | None:
         """Returns the next batches stacked: up to `n` of the same shapes, epoch after epoch, None at the end.
@@ -278,19 +318,19 @@ class Stream(abc.ABC):
         """
         until = time.monotonic() + seconds
         try:
-            first = self._read_ahead().part
+            first = self.__read_ahead().part
             batches, states = [next(self)], [self.state()]
         except StopIteration:
             return None
-        while len(batches) < n and time.monotonic() < until and self._continues(first):
+        while len(batches) < n and time.monotonic() < until and self.__continues(first):
             batches.append(next(self))
             states.append(self.state())
         return Block(nest.stack(batches), len(batches), states, first.batch_size)
 
     def state(self) -> StreamState:
         """Returns the position after the last returned batch: `{"epoch": e, "batch": b}`, and a bookmark if any."""
-        mark = {} if self._bookmark is None else {BOOKMARK: self._bookmark}
-        return {**self._position.state(), **mark}
+        mark = {} if self.__bookmark is None else {BOOKMARK: self.__bookmark}
+        return {**self.__position.state(), **mark}
 
     def restore(self, state: StreamState) -> None:
         """Moves to a position that `state` returned; the next batch is the one that followed then.
@@ -298,78 +338,75 @@ class Stream(abc.ABC):
         Raises:
           UsageError: The state is not one of this stream, or the source cannot move there.
         """
-        position = self._checked({key: value for key, value in state.items() if key != BOOKMARK})
-        if position != self._position:  # even a one-shot source can keep its position
-            self._move(position, state.get(BOOKMARK))
-
-    def _move(self, position: Position, bookmark: Any = None) -> None:
-        self._position, self._bookmark, self._batches, self._ahead = position, bookmark, None, None
-
-    def _checked(self, state: StreamState) -> Position:
-        numbers = [state.get("epoch"), state.get("batch")]
-        if set(state) != {"epoch", "batch"} or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            raise UsageError("not a stream position; expected {'epoch': int, 'batch': int}", received=dict(state))
-        position = Position(**state)
-        if self._batches_per_epoch is not None and position.batch > self._batches_per_epoch:
+        position = Position.of({key: value for key, value in state.items() if key != BOOKMARK})
+        if self.batches_per_epoch is not None and position.batch > self.batches_per_epoch:
             raise ended_early(position.batch)
-        return position
+        if position != self.__position:  # even a one-shot source can keep its position
+            self.__move(position, state.get(BOOKMARK))
 
-    def _continues(self, like: Part) -> bool:
+    def __move(self, position: Position, bookmark: Any = None) -> None:
+        self.__position, self.__bookmark, self.__batches, self.__ahead = position, bookmark, None, None
+
+    def __continues(self, like: Part) -> bool:
         """Whether there is a next batch and it has the shapes of `like`."""
         try:
-            part = self._read_ahead().part
+            part = self.__read_ahead().part
             return bool(part.batch_size == like.batch_size and _shapes(part.data) == _shapes(like.data))
         except StopIteration:
             return False
 
-    def _read_ahead(self) -> "_Ahead":
-        if self._ahead is None:
-            position, part = self._read(*self._position)
-            self._ahead = _Ahead(position, self.bookmark(), part)
-        return self._ahead
+    def __read_ahead(self) -> "_Ahead":
+        if self.__ahead is None:
+            position, part = self.__read(*self.__position)
+            self.__ahead = _Ahead(position, self.bookmark(), part)
+        return self.__ahead
 
-    def _read(self, epoch: int, batch: int) -> tuple[Position, Part]:
+    def __read(self, epoch: int, batch: int) -> tuple[Position, Part]:
         """Returns the batch that follows the position, in this epoch or the next, and the position after it."""
-        for value in self._rest(epoch, batch):
+        for value in self.__rest(epoch, batch):
             return Position(epoch, batch + 1), value
         if batch > 0:
-            if not self._repeat:
+            if not self.repeat:
                 raise StopIteration
-            self._batches = None
-            for value in self._rest(epoch + 1, 0):
+            self.__batches = None
+            for value in self.__rest(epoch + 1, 0):
                 return Position(epoch + 1, 1), value
+            raise EmptyDataError(
+                f"the data source had {batch} batches, but opened again for the next epoch it has no batch at all",
+                remedy="return the batches from `open` for every epoch, or override `is_single_pass`",
+            )
         raise EmptyDataError(
             "the data source has no batch at all: it is empty, or has fewer samples than one batch and drop_remainder "
             "is on"
         )
 
-    def _rest(self, epoch: int, batch: int) -> Iterator[Part]:
+    def __rest(self, epoch: int, batch: int) -> Iterator[Part]:
         """Yields at most one batch from the open epoch; opens the epoch if none is open."""
         try:
-            if self._batches is None:
-                self._batches = iter(self._opened(epoch, batch))
-            value = next(self._batches)
+            if self.__batches is None:
+                self.__batches = iter(self.__opened(epoch, batch))
+            value = next(self.__batches)
         except StopIteration:
             return
         except BaseException:
-            self._batches = None  # a broken iterator would look like the end of the epoch
+            self.__batches = None  # a broken iterator would look like the end of the epoch
             raise
         # Not a `map` over the iterator: it would refer to this stream, which would keep files and buffers for the
         # garbage collector.
-        yield self._as_part(value)
+        yield self.__as_part(value)
 
-    def _opened(self, epoch: int, batch: int) -> Iterator[Batch] | Iterator[Part]:
+    def __opened(self, epoch: int, batch: int) -> Iterator[Batch] | Iterator[Part]:
         """Opens an epoch: all rows of its batches, or those that this process needs."""
-        if self._own_rows is not None and self.reads_rows:
-            return self.open_rows(epoch, batch, self._own_rows)
-        if self._bookmark is None or (epoch, batch) != self._position:
+        if self.__own_rows is not None and self.reads_rows:
+            return self.open_rows(epoch, batch, self.__own_rows)
+        if self.__bookmark is None or (epoch, batch) != self.__position:
             return self.open(epoch, batch)
-        return self.open_at(epoch, batch, self._bookmark)
+        return self.open_at(epoch, batch, self.__bookmark)
 
-    def _as_part(self, value: Any) -> Part:
-        if self._own_rows is None:
+    def __as_part(self, value: Any) -> Part:
+        if self.__own_rows is None:
             return Part(value, None)
-        return value if self.reads_rows else part_of(value, self._own_rows)
+        return value if self.reads_rows else part_of(value, self.__own_rows)
 
 
 class _Ahead(NamedTuple):

@@ -38,6 +38,11 @@ class WrappingStream(Stream):
         return self._stream.epoch_never_ends
 
     @property
+    def is_single_pass(self) -> bool:
+        """Whether the other stream can be read only once."""
+        return self._stream.is_single_pass
+
+    @property
     def why_not_exact(self) -> str:
         """Why the other stream is not exact."""
         return self._stream.why_not_exact
@@ -242,17 +247,33 @@ class CountedStream(WrappingStream):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream, repeat=False, batches_per_epoch=None)
+        self._counted: int | None = None
+
+    @property
+    def repeat(self) -> bool:
+        """Whether epoch follows epoch without end: once the batches are counted, as in the other stream."""
+        return not self.is_counting_first_epoch and self._stream.repeat
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """The number of batches of the first pass; None until they are counted."""
+        return self._counted
+
+    @property
+    def is_single_pass(self) -> bool:
+        """True while the batches are counted: its reader continues."""
+        return self.is_counting_first_epoch or self._stream.is_single_pass
 
     @property
     def is_counting_first_epoch(self) -> bool:
         """Whether the number of batches is not known yet."""
-        return self._batches_per_epoch is None
+        return self._counted is None
 
     def set_batches_per_epoch(self, batches: int) -> None:
         """Sets how many batches the first pass has, when they are counted."""
-        self._batches_per_epoch, self._repeat = batches, self._stream.repeat
+        self._counted = batches
 
     def _transform(self, batches: Iterator[Any], batch: int) -> Iterator[Any]:
-        if self._batches_per_epoch is None:
+        if self._counted is None:
             return batches
-        return itertools.islice(batches, self._batches_per_epoch - batch)
+        return itertools.islice(batches, self._counted - batch)

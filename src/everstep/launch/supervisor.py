@@ -34,6 +34,7 @@ def supervise(
 
     - when it is done (0) or was given bad input (2);
     - when it requests another machine, by its requeue exit code;
+    - when a hook of the run stopped it, as `StopAt` does at a time of day;
     - after a signal to this process, which is passed on, if that was a request to stop (see
       `SignalForwarding.stop_requested`);
     - after three restarts in a row without progress, a crash loop that more restarts would not end. A diagnosis is
@@ -81,6 +82,7 @@ class _ChildAttempt:
       model_dir: The directory of the run it announced; None if it announced none.
       progress: How far that run is.
       requeue_exit_code: The exit code that requests another machine; None if there is none.
+      stop_reason: Why a hook of the run stopped it; None if none did.
     """
 
     status: ExitStatus
@@ -89,6 +91,7 @@ class _ChildAttempt:
     model_dir: Path | None = None
     progress: RunProgress = RunProgress()
     requeue_exit_code: int | None = None
+    stop_reason: str | None = None
 
 
 class _Supervisor:
@@ -157,12 +160,18 @@ class _Supervisor:
             return _ChildAttempt(status, seconds, child.last_lines())
         record_exit_reason(run.model_dir, status.reason, since)
         progress = read_progress(run.model_dir, since)
-        return _ChildAttempt(status, seconds, child.last_lines(), run.model_dir, progress, run.requeue_exit_code)
+        return _ChildAttempt(
+            status, seconds, child.last_lines(), run.model_dir, progress, run.requeue_exit_code, run.stop_reason
+        )
 
     def _is_final(self, attempt: _ChildAttempt) -> bool:
         """Returns whether the command must not be restarted, whatever progress it made."""
         code = attempt.status.exit_code
         if code in (_DONE, _BAD_INPUT, attempt.requeue_exit_code):
+            return True
+        if attempt.stop_reason is not None:
+            where = _position(attempt.progress)
+            _print(f"not restarted: {attempt.stop_reason}{where}; the same command continues the run")
             return True
         if (number := self._signals.stop_requested(code)) is None:
             return False

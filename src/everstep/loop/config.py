@@ -301,10 +301,15 @@ def _length_unknown(name: str, value: object) -> Problem:
     return Problem(
         f"trainer.{name}",
         "but the training data does not say how many batches an epoch has",
-        received=value,
+        received=in_few_digits(value) if isinstance(value, float) else value,
         remedy="specify steps, as {steps}=1000",
         mentions={"steps": "trainer.train_steps" if name == "epochs" else f"trainer.{name}"},
     )
+
+
+def in_few_digits(epochs: float) -> float:
+    """Returns the number of epochs as people write it: 2 for 2.0."""
+    return int(epochs) if epochs == int(epochs) else epochs
 
 
 @dataclasses.dataclass

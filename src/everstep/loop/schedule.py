@@ -5,11 +5,12 @@ steps as an uninterrupted one.
 """
 
 import abc
+import math
 import warnings
 from collections.abc import Callable
 
 from everstep.errors import UsageError
-from everstep.loop.config import TrainerConfig
+from everstep.loop.config import TrainerConfig, in_few_digits
 
 UNKNOWN_END = 2**40
 """The end of an epoch of unknown length: more steps than any run has."""
@@ -97,6 +98,7 @@ class StepSchedule(Schedule):
       steps_per_loop: The length of a window, or a function of the step at which it begins.
       eval_interval: Windows also end at multiples of it, where evaluations are, and restart there. None: no cuts.
       epochs: The number of epochs that the steps were converted from, for errors; None if they were set as steps.
+      batches: Batches of an epoch, for errors.
     """
 
     def __init__(
@@ -104,10 +106,11 @@ class StepSchedule(Schedule):
         steps_per_loop: int | Callable[[int], int],
         eval_interval: int | None = None,
         epochs: float | None = None,
+        batches: int | None = None,
     ) -> None:
         self._length = steps_per_loop if callable(steps_per_loop) else lambda step: steps_per_loop
         self._constant = None if callable(steps_per_loop) else steps_per_loop
-        self._interval, self._epochs = eval_interval, epochs
+        self._interval, self._epochs, self._batches = eval_interval, epochs, batches
 
     def target(self, steps: int | None) -> int:
         """Returns `steps`."""
@@ -136,13 +139,22 @@ class StepSchedule(Schedule):
 
     def require_reachable(self, step: int, steps: int | None) -> None:
         """Refuses fewer steps than a restored run has trained."""
-        if step > (steps or 0):
+        if step <= (steps or 0):
+            return
+        if self._epochs is None or not self._batches:
             raise UsageError(
                 f"but this run has trained {step} steps already",
-                key="trainer.train_steps" if self._epochs is None else "trainer.epochs",
-                received=steps if self._epochs is None else self._epochs,
+                key="trainer.train_steps",
+                received=steps,
                 remedy=f"ask for {step} steps or more, or start a new run",
             )
+        trained = step / self._batches
+        raise UsageError(
+            f"but this run has trained {round(trained, 2):g} epoch{'' if trained == 1 else 's'} already",
+            key="trainer.epochs",
+            received=in_few_digits(self._epochs),
+            remedy=f"ask for {math.ceil(trained)} or more, or start a new run",
+        )
 
 
 class EpochSchedule(Schedule):

@@ -181,10 +181,12 @@ class Trainer(InnerLoop):
             raise BadDataError([self._in_train_data(problem) for problem in problems]) from error
         ended = self.global_step < end and not stopped and may_wait()
         if ended and not self._set_counted_batches():
-            total = self.config.trainer.train_steps
+            total, stream = self.config.trainer.train_steps, self.train_stream
+            once = stream is not None and stream.is_single_pass
+            again = "pass what can be read again: this data can be read only once" if once else "repeat the data"
             raise TrainingError(
                 f"the training data ended after step {self.global_step}{f' of {total}' if total else ''}",
-                remedy=("repeat it: dataset.repeat()", "set {repeat} to true", "lower {steps}"),
+                remedy=(again, "set {repeat} to true", "lower {steps}"),
                 mentions={"repeat": "task.train_data.repeat", "steps": "trainer.train_steps"},
             )
         is_whole = self.global_step == end or ended

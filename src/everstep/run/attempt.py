@@ -54,8 +54,7 @@ class Guard:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
             self.last_beat = last_beat(self._directory)
-            if current_gang().is_first:  # the others train in directories of their own
-                announce(self._directory, self._runtime.requeue_exit_code)
+            self._announce()
             stack.enter_context(self._signals)
             if self._runtime.preemption_notice:
                 notices = preemption.watcher(self._runtime.preemption_notice)
@@ -67,13 +66,17 @@ class Guard:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
+    def _announce(self, stop_reason: str | None = None) -> None:
+        if current_gang().is_first:  # the others train in directories of their own
+            announce(self._directory, self._runtime.requeue_exit_code, stop_reason)
+
     def beat(self, step: int) -> None:
         """Writes a heartbeat: `step` is done."""
         self._lock.beat(step)
 
     def request_stop(self, reason: str) -> None:
-        """Requests a stop, as a signal or a preemption notice does."""
-        self._signals.request(reason)
+        """Requests a stop for a hook, as a signal or a preemption notice does; a supervisor then does not restart."""
+        self._signals.request(reason, by_hook=True)
 
     def stop_requested(self) -> Interrupted | None:
         """Returns the exception to raise if a stop is requested; the loop saves the state while it leaves."""
@@ -84,6 +87,8 @@ class Guard:
         if not self._notified:
             self._notified = True
             current_gang().request_stop(self._signals.as_text())
+            if self._signals.by_hook:
+                self._announce(self._signals.reason)
         return self._signals.interrupted()
 
     def stop_agreed(self) -> Interrupted | None:

@@ -31,17 +31,26 @@ class Announcement:
     Attributes:
       model_dir: The run directory.
       requeue_exit_code: The exit code that requests a start on another machine, None if there is none.
+      stop_reason: Why the run ends although it is not done, if it decided so itself; None if it did not.
     """
 
     model_dir: Path
     requeue_exit_code: int | None = None
+    stop_reason: str | None = None
 
 
-def announce(model_dir: storage.PathLike, requeue_exit_code: int | None = None) -> None:
-    """Writes the run directory for the supervisor; does nothing without one. Call it early."""
+def announce(model_dir: storage.PathLike, requeue_exit_code: int | None = None, stop_reason: str | None = None) -> None:
+    """Writes the run directory for the supervisor; does nothing without one.
+
+    Call it early, and once more with `stop_reason` when the run is about to stop by its own decision.
+    """
     path = os.environ.get(SUPERVISOR)
     if path:
-        announcement = {"model_dir": os.path.abspath(model_dir), "requeue_exit_code": requeue_exit_code}
+        announcement = {
+            "model_dir": os.path.abspath(model_dir),
+            "requeue_exit_code": requeue_exit_code,
+            "stop_reason": stop_reason,
+        }
         with contextlib.suppress(OSError):  # training does not depend on the supervisor
             storage.write_json(path, announcement)
 
@@ -50,7 +59,7 @@ def announced(path: storage.PathLike) -> Announcement | None:
     """Returns the last announcement in the file at `path`; None if there is none."""
     with contextlib.suppress(UsageError, KeyError, TypeError):
         found = storage.read_json(path)
-        return Announcement(Path(found["model_dir"]), found.get("requeue_exit_code"))
+        return Announcement(Path(found["model_dir"]), found.get("requeue_exit_code"), found.get("stop_reason"))
     return None
 
 

@@ -19,6 +19,8 @@ _ALWAYS = (signal.SIGTERM, signal.SIGINT)
 _NAMES = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "XCPU", "PWR", "TERM")
 _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(signal, f"SIG{name}")}
 
+_HOOK = "hook"
+
 
 class Interrupted(SystemExit):
     """A stop was requested. The loop saves its state while this leaves it: the same command resumes from there.
@@ -87,7 +89,8 @@ class Signals:
 
     Attributes:
       received: The number of the signal that requested a stop, or None.
-      reason: Its name, or the text of a preemption notice; None as long as no stop is requested.
+      reason: Its name, the text of a preemption notice, or what a hook said; None as long as no stop is requested.
+      by_hook: Whether a hook of the run requested it, such as `StopAt`.
 
     Raises:
       UsageError: There is no such signal, or the exit code has another meaning.
@@ -96,24 +99,26 @@ class Signals:
     def __init__(self, extra: Iterable[str] = (), requeue_exit_code: int | None = None) -> None:
         self.received: int | None = None
         self.reason: str | None = None
+        self.by_hook = False
         self._extra = frozenset(signal_number(name) for name in extra)
         self._requeue_exit_code = _checked(requeue_exit_code)
         self._former: dict[int, Any] = {}
 
-    def request(self, reason: str) -> None:
+    def request(self, reason: str, by_hook: bool = False) -> None:
         """Requests a stop for `reason`; a preemption watcher calls it in its own thread."""
         if self.reason is None:
-            self.reason = reason
+            self.reason, self.by_hook = reason, by_hook
 
     def as_text(self) -> str:
         """Returns the request for other processes, which `adopt` it."""
-        return f"{'' if self.received is None else int(self.received)}:{self.reason}"
+        by = _HOOK if self.by_hook else "" if self.received is None else int(self.received)
+        return f"{by}:{self.reason}"
 
     def adopt(self, request: str) -> None:
         """Takes over the request of another process, with its reason and exit code."""
-        number, _, reason = request.partition(":")
+        by, _, reason = request.partition(":")
         if self.reason is None:
-            self.received, self.reason = int(number) if number else None, reason
+            self.received, self.reason, self.by_hook = int(by) if by.isdecimal() else None, reason, by == _HOOK
 
     def interrupted(self) -> Interrupted:
         """Returns the exception that ends the loop, which saves the state while it leaves."""

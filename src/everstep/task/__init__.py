@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         compiled_metrics,
         has_loss,
         unpack,
+        weight_argument,
     )
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

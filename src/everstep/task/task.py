@@ -168,7 +168,7 @@ class Task(abc.ABC):
         if model.compiled:
             batch = features, labels, weight
             return {self.loss: _train_compiled(self, batch, model, optimizer, metrics)}
-        weighted = self._weighted(weight)
+        weighted = weight_argument(self, weight)
 
         def loss_fn() -> tuple[Any, Any]:
             outputs = model(features, training=True)
@@ -204,26 +204,9 @@ class Task(abc.ABC):
         selects from it by name: `labels["next_word"]`. No other features are used as labels.
         """
         features, labels, weight = unpack(inputs)
-        if labels is None and isinstance(features, Mapping) and self._writes("build_losses"):
+        if labels is None and isinstance(features, Mapping) and _writes(self, "build_losses"):
             labels = features
         return features, labels, weight
-
-    def _weighted(self, weight: Any, hook: str = "build_losses") -> dict[str, Any]:
-        """Returns the keyword argument for sample weights of a method; empty without weights."""
-        if weight is None:
-            return {}
-        known = inspect.signature(getattr(self, hook)).parameters
-        if "sample_weight" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            raise UsageError(
-                f"({', '.join(known)}) takes no sample weights, but the batches (x, y, weight) have them",
-                key=f"{type(self).__name__}.{hook}",
-                remedy="add sample_weight=None to its arguments",
-            )
-        return {"sample_weight": weight}
-
-    def _writes(self, hook: str) -> bool:
-        """Returns whether the task overrides a method."""
-        return getattr(type(self), hook) is not getattr(Task, hook)
 
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch; returning a loss is optional.
@@ -233,7 +216,7 @@ class Task(abc.ABC):
         features, labels, weight = self.unpack(inputs)
         if model.compiled:
             return {self.loss: _validate_compiled(self, (features, labels, weight), model, metrics)}
-        weighted = self._weighted(weight)
+        weighted = weight_argument(self, weight)
         outputs = self.inference_step(features, model)
         with explain_missing_labels(features, labels):
             loss = self.build_losses(labels, outputs, aux_losses=model.losses, **weighted)
@@ -340,6 +323,29 @@ class Task(abc.ABC):
         return type(self).aggregate_logs is not Task.aggregate_logs
 
 
+def weight_argument(task: Task, weight: Any, hook: str = "build_losses") -> dict[str, Any]:
+    """Returns the keyword argument for sample weights of a task's method; empty without weights.
+
+    Raises:
+      UsageError: There are weights, and the method takes none.
+    """
+    if weight is None:
+        return {}
+    known = inspect.signature(getattr(task, hook)).parameters
+    if "sample_weight" not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        raise UsageError(
+            f"({', '.join(known)}) takes no sample weights, but the batches (x, y, weight) have them",
+            key=f"{type(task).__name__}.{hook}",
+            remedy="add sample_weight=None to its arguments",
+        )
+    return {"sample_weight": weight}
+
+
+def _writes(task: Task, hook: str) -> bool:
+    """Returns whether a task overrides a method."""
+    return getattr(type(task), hook) is not getattr(Task, hook)
+
+
 def _takes(method: Callable[..., Any], position: int, name: str) -> bool:
     """Returns whether a method accepts this many positional arguments, or an argument of this name."""
     parameters = inspect.signature(method).parameters
@@ -395,12 +401,12 @@ def _train_compiled(
 ) -> Any:
     """Trains on one batch, (x, y, weight), as the model was compiled; returns the loss."""
     x, y, weight = batch
-    weighted = task._weighted(weight) if task._writes("build_losses") else {}
+    weighted = weight_argument(task, weight) if _writes(task, "build_losses") else {}
 
     def loss_fn() -> tuple[Any, Any]:
         y_pred = _call(model, x, training=True)
         with explain_missing_labels(x, y):
-            if not task._writes("build_losses"):
+            if not _writes(task, "build_losses"):
                 return compiled_loss(batch, y_pred, model, training=True), y_pred
             if not has_loss(model):
                 return task.build_losses(y, y_pred, aux_losses=model.losses, **weighted), y_pred
@@ -420,8 +426,8 @@ def _validate_compiled(task: Any, batch: tuple[Any, Any, Any], model: keras.Mode
     x, y, weight = batch
     y_pred = task.inference_step(x, model)
     with explain_missing_labels(x, y):
-        if task._writes("build_losses"):
-            loss = task.build_losses(y, y_pred, aux_losses=model.losses, **task._weighted(weight))
+        if _writes(task, "build_losses"):
+            loss = task.build_losses(y, y_pred, aux_losses=model.losses, **weight_argument(task, weight))
         else:
             loss = compiled_loss(batch, y_pred, model, training=False)
         _update_metrics(task, batch, y_pred, model, metrics)
@@ -453,11 +459,11 @@ def _update_metrics(
     compiled = {id(metric) for metric in model.metrics}
     own = [metric for metric in metrics if id(metric) not in compiled]
     if own:
-        task.process_metrics(own, y, y_pred, **task._weighted(weight, "process_metrics"))
-    if _overrides_metrics(model) and not task._writes("process_compiled_metrics"):
+        task.process_metrics(own, y, y_pred, **weight_argument(task, weight, "process_metrics"))
+    if _overrides_metrics(model) and not _writes(task, "process_compiled_metrics"):
         model.compute_metrics(x, y, y_pred, sample_weight=weight)
     elif model._compile_metrics is not None:
-        weighted: Mapping[str, Any] = task._weighted(weight, "process_compiled_metrics")
+        weighted: Mapping[str, Any] = weight_argument(task, weight, "process_compiled_metrics")
         task.process_compiled_metrics(model._compile_metrics, y, y_pred, **weighted)
 
 

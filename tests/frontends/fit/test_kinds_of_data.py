@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import everstep as es
 from everstep.data import sparse
-from everstep.errors import UsageError
+from everstep.errors import TrainingError, UsageError
 
 BACKEND = keras.backend.backend()
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
@@ -78,6 +78,37 @@ def test_sparse_matrices(matrix, dense):
 def test_sparse_batches(source, dense):
     history = es.fit(linear(), source(), shuffle=False, **GIVEN)
     np.testing.assert_allclose(history.history["loss"], dense, rtol=1e-5)
+
+
+class Once(es.Stream):
+    """The rows in their order, made for one epoch; whether it says how many batches that has."""
+
+    def __init__(self, says_length):
+        super().__init__(repeat=False, batches_per_epoch=4 if says_length else None)
+
+    def open(self, epoch, batch):
+        return ((DENSE[at : at + 5], Y[at : at + 5]) for at in range(5 * batch, 20, 5))
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+@pytest.mark.parametrize("steps", [None, 4])
+def test_a_stream_of_one_epoch_is_read_in_each_epoch(says_length, steps, dense):
+    history = es.fit(linear(), Once(says_length), steps_per_epoch=steps, **GIVEN)
+    np.testing.assert_allclose(history.history["loss"], dense, rtol=1e-5)
+
+
+class OneShot(Once):
+    """It can be read once, and says so."""
+
+    is_single_pass = True
+
+
+def test_an_error_for_a_stream_that_can_be_read_once_names_what_fit_has():
+    with pytest.raises(TrainingError) as refused:
+        es.fit(linear(), OneShot(True), **GIVEN)
+    assert "can be read only once" in str(refused.value)
+    assert str(refused.value).endswith("lower epochs")
+    assert "x.repeat" not in str(refused.value)
 
 
 def test_sparse_shuffled_split_and_resumed(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_training_job import X, Y, made
 
+import everstep as es
 from everstep.data.tfrecord import TfExampleBuilder, inspect, write_arrays, write_images, write_tfrecords
 from everstep.data.tfrecord.dataset import _content, _identity, get_train_ds
 from everstep.errors import UsageError
@@ -53,6 +54,22 @@ def test_other_steps_per_epoch_are_refused(tmp_path):
     made(tmp_path / "job").run_train((X, Y), None, 1, steps_per_epoch=2)
     with pytest.raises(UsageError, match="^steps_per_epoch: 2 -> 1"):
         made(tmp_path / "job").run_train((X, Y), None, 2, steps_per_epoch=1)
+
+
+class Once(es.Stream):
+    """The rows in their order, made for one epoch."""
+
+    def __init__(self):
+        super().__init__(repeat=False, batches_per_epoch=len(X) // 4)
+
+    def open(self, epoch, batch):
+        return ((X[at : at + 4], Y[at : at + 4]) for at in range(4 * batch, len(X) - 3, 4))
+
+
+@pytest.mark.backend
+def test_a_stream_of_one_epoch_is_read_in_each_epoch(tmp_path):
+    history = made(tmp_path / "job").run_train(Once(), Once(), 3)
+    assert len(history.history["loss"]) == len(history.history["val_loss"]) == 3
 
 
 def test_records_are_not_written_beside_others(tmp_path):

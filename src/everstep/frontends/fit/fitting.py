@@ -68,6 +68,7 @@ NAMES: KeyNames = {
     **compiled.NAMES,
     "task.train_data.global_batch_size": "batch_size",
     "task.validation_data.global_batch_size": "validation_batch_size",
+    "task.train_data.repeat": None,
     "task.train_data": "x",
     "task.validation_data": "validation_data",
     "task.shuffle": "shuffle",

@@ -324,7 +324,12 @@ class GeneratedStream(IterableStream):
 
     def __init__(self, source: Callable[[], Iterator[Any]], batches: int, *, repeat: bool, seed: int) -> None:
         super().__init__(source, repeat=repeat, seed=seed)
-        self._batches_per_epoch = batches
+        self._announced = batches
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches that was announced."""
+        return self._announced
 
 
 class CheckedLengthStream(MappedStream):

@@ -53,6 +53,7 @@ NAMES: KeyNames = {
     "task.train_data.global_batch_size": "batch_size",
     "task.train_records": "train_ds",
     "task.valid_records": "valid_ds",
+    "task.train_data.repeat": None,
     "task.train_data": "train_ds",
     "task.validation_data": "valid_ds",
     "trainer.validation_steps": "validation_steps",

@@ -14,7 +14,7 @@ from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import outputs, with_classifier
 from everstep.recipes.bct.influence import Influence, parts, split
 from everstep.recipes.bct.old import OldModel
-from everstep.task import unpack
+from everstep.task import unpack, weight_argument
 from everstep.task.initial import Report
 from everstep.types import Batch
 
@@ -133,7 +133,7 @@ class BCTTask(Task):
     ) -> Mapping[str, Any]:
         """Learns from one batch: the new loss, and the influence loss times its weight."""
         features, labels, weight = self.unpack(inputs)
-        weighted = self._weighted(weight)
+        weighted = weight_argument(self, weight)
 
         def loss_fn() -> tuple[Any, Any, Any]:
             answers = model(features, training=True)
@@ -148,7 +148,7 @@ class BCTTask(Task):
     def validation_step(self, inputs: Batch, model: keras.Model, metrics: Sequence[keras.Metric]) -> Mapping[str, Any]:
         """Evaluates one batch with the same losses."""
         features, labels, weight = self.unpack(inputs)
-        weighted = self._weighted(weight)
+        weighted = weight_argument(self, weight)
         answers = self.inference_step(features, model)
         own = self.build_losses(labels, answers, aux_losses=model.losses, **weighted)
         loss, parts = self._total(own, answers, features, labels, weight)

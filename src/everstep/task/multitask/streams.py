@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from everstep.data import Stream, nest, randomness
+from everstep.data import Position, Stream, nest, randomness
 from everstep.errors import UsageError
 from everstep.types import Batch, StreamState
 
@@ -155,6 +155,11 @@ class CombinedStream(Stream):
         return all(part.never_ends for part in self._parts.values())
 
     @property
+    def is_single_pass(self) -> bool:
+        """True: it has one epoch, which ends where its parts do."""
+        return True
+
+    @property
     def sources(self) -> Mapping[str, Stream]:
         """The streams of the tasks."""
         return self._parts
@@ -205,8 +210,9 @@ class CombinedStream(Stream):
         Raises:
           UsageError: The position is not one of this stream, or a part cannot move there.
         """
-        position = self._checked({key: value for key, value in state.items() if key != "parts"})
-        if position == self._position:
+        own = {key: value for key, value in state.items() if key != "parts"}
+        position = Position.of(own)
+        if own == super().state():
             return
         parts = state.get("parts", self._beginning if position == (0, 0) else {})
         if set(parts) != set(self._parts):
@@ -219,7 +225,7 @@ class CombinedStream(Stream):
             part.restore(parts[name]["position"])
             self._taken[name] = parts[name]["taken"]
         self._handed_out = self._now()
-        self._move(position)
+        super().restore(own)
 
     def _now(self) -> dict[str, Any]:
         return {

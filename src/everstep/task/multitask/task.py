@@ -23,7 +23,7 @@ from everstep.task.multitask.streams import (
     RoundsStream,
     TaskSampler,
 )
-from everstep.task.task import Task, explain_missing_labels
+from everstep.task.task import Task, explain_missing_labels, weight_argument
 from everstep.types import Batch
 
 
@@ -435,7 +435,7 @@ def train_jointly(
     The loss of a task is the same as if it were trained alone, including the losses of the layers of its model.
     """
     parts = {name: task.unpack(batches[name]) for name, task in tasks.items()}
-    weighted = {name: task._weighted(parts[name][2]) for name, task in tasks.items()}
+    weighted = {name: weight_argument(task, parts[name][2]) for name, task in tasks.items()}
 
     def loss_fn() -> tuple[Any, tuple[dict, dict]]:
         losses, outputs = {}, {}
