@@ -21,7 +21,11 @@ from everstep.errors import UsageError
 from everstep.run.record import read
 from everstep.testing import engines, models
 from everstep.testing.engines.device_data import check_same_bits_from_the_device
-from everstep.testing.engines.running import check_same_bits_for_every_split
+from everstep.testing.engines.running import (
+    check_other_shapes_compile_once,
+    check_remainders_compile_nothing_new,
+    check_same_bits_for_every_split,
+)
 from everstep.testing.tasks import Regression, running, seeded
 
 if keras.backend.backend() != "jax":
@@ -406,16 +410,29 @@ def test_same_bits_from_the_device(certifies):
     check_same_bits_from_the_device(create_engine, "mlp")
 
 
-# The first program of short steps is made twice, to find out how long they take: these count what is compiled.
-COUNTING = ("check_remainders_compile_nothing_new", "check_other_shapes_compile_once")
-LONG = [pytest.param(check, EVERY, id=f"{check.__name__}-long") for check in engines.CHECKS]
-SHORT = [
-    pytest.param(check, NO, id=f"{check.__name__}-short") for check in engines.CHECKS if check.__name__ not in COUNTING
-]
+COUNTING = (check_remainders_compile_nothing_new, check_other_shapes_compile_once)
+
+
+@pytest.mark.parametrize("long_step", [EVERY, NO], ids=["long", "short"])
+@pytest.mark.parametrize("check", COUNTING)
+def test_few_programs_are_made(check, long_step, certifies, monkeypatch):
+    """The first one in two ways where steps are short, to find out how long they take; each further one in one."""
+    certifies(long_step)
+    made, engines_made, original = [], [], Certifier._compile
+    monkeypatch.setattr(Certifier, "_compile", lambda *args: made.append(args) or original(*args))
+
+    def make(*args):
+        engines_made.append(create_engine(*args))
+        return engines_made[-1]
+
+    check(make)
+    [engine] = engines_made
+    assert len(made) == engine.compilations + (long_step == NO)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("check", "long_step"), [*LONG, *SHORT])
+@pytest.mark.parametrize("long_step", [EVERY, NO], ids=["long", "short"])
+@pytest.mark.parametrize("check", [check for check in engines.CHECKS if check not in COUNTING])
 def test_the_engine_contract(check, long_step, certifies):
     certifies(long_step)
     check(create_engine)

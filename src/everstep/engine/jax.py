@@ -185,6 +185,7 @@ class JaxBackend(Backend):
             return compiled(state, block)
         single_steps = functools.partial(self._step_by_step, kind) if _steps_of(block) > 1 else None
         function, changing = functools.partial(self._function, kind), self._changed_by(kind)
+        self.compilations += 1
         compiled, results = self._certifier.first_call(
             kind, function, self._mesh.place_state(state), block, changing, single_steps
         )
@@ -271,7 +272,7 @@ class JaxBackend(Backend):
         read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
-            self.compilations += 1
+            self.compilations += self._certifier is None  # else `_run_steps` counts, as one however often it is lowered
             outputs = None
             items, batch_of = (
                 (block.rows, self._gather(block.arrays)) if isinstance(block, PlacedRows) else (block, _same)
