@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import logging
 import shutil
@@ -277,6 +278,39 @@ def test_a_repetition_needs_no_room_for_a_second_state():
     assert np.array_equal(before[0], np.ones(3))
     assert before[1] is same
     assert sys.getrefcount(changed) == 2, "something else holds what the last run has changed"
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The Keras objects have the engine's arrays; JAX donates arrays on a CPU, too."""
+    place = JaxBackend._place_variables
+
+    def placed(self):
+        place(self)
+        self._is_shared = [True] * len(self._state_variables)
+
+    monkeypatch.setattr(JaxBackend, "_place_variables", placed)
+
+
+def test_the_first_call_leaves_no_second_state_on_the_device(certifies, as_on_a_gpu):
+    certifies(EVERY)
+    with running(create_engine, Regression(), seeded(models.mlp)) as rig:
+        before = [variable.value for variable in rig.engine.model.trainable_variables]
+        rig.run(1)
+        assert all(value.is_deleted() for value in before)
+
+
+def test_a_refused_step_leaves_the_state_as_it_was(certifies, noisy, as_on_a_gpu):
+    certifies(EVERY)
+    noisy(["autotuned", "option"])
+    make = functools.partial(create_engine, deterministic=True)
+    with running(make, Regression(), seeded(models.mlp)) as rig:
+        before = rig.digest()
+        with pytest.raises(UsageError):
+            rig.run(1)
+        assert rig.digest() == before
+        rig.engine.push()
+        assert not any(variable.value.is_deleted() for variable in rig.engine.variables.values())
 
 
 @pytest.mark.parametrize("ways", [["autotuned", "option"], ["autotuned", "no option"]])
