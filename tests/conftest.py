@@ -155,7 +155,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Any:
 
 @pytest.fixture(autouse=True)
 def _signals_are_handled_as_before():
-    """Fails a test after which another handler answers a signal: Ctrl-C would not end what the next ones start."""
+    """Fails a test after which another handler answers a signal: Ctrl-C would not end what the next ones start.
+
+    SIGALRM is pytest-timeout's, which no longer answers it when a test has failed.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import logging
 import shutil
@@ -21,7 +22,11 @@ from everstep.errors import UsageError
 from everstep.run.record import read
 from everstep.testing import engines, models
 from everstep.testing.engines.device_data import check_same_bits_from_the_device
-from everstep.testing.engines.running import check_same_bits_for_every_split
+from everstep.testing.engines.running import (
+    check_other_shapes_compile_once,
+    check_remainders_compile_nothing_new,
+    check_same_bits_for_every_split,
+)
 from everstep.testing.tasks import Regression, running, seeded
 
 if keras.backend.backend() != "jax":
@@ -275,6 +280,39 @@ def test_a_repetition_needs_no_room_for_a_second_state():
     assert sys.getrefcount(changed) == 2, "something else holds what the last run has changed"
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The Keras objects have the engine's arrays; JAX donates arrays on a CPU, too."""
+    place = JaxBackend._place_variables
+
+    def placed(self):
+        place(self)
+        self._is_shared = [True] * len(self._state_variables)
+
+    monkeypatch.setattr(JaxBackend, "_place_variables", placed)
+
+
+def test_the_first_call_leaves_no_second_state_on_the_device(certifies, as_on_a_gpu):
+    certifies(EVERY)
+    with running(create_engine, Regression(), seeded(models.mlp)) as rig:
+        before = [variable.value for variable in rig.engine.model.trainable_variables]
+        rig.run(1)
+        assert all(value.is_deleted() for value in before)
+
+
+def test_a_refused_step_leaves_the_state_as_it_was(certifies, noisy, as_on_a_gpu):
+    certifies(EVERY)
+    noisy(["autotuned", "option"])
+    make = functools.partial(create_engine, deterministic=True)
+    with running(make, Regression(), seeded(models.mlp)) as rig:
+        before = rig.digest()
+        with pytest.raises(UsageError):
+            rig.run(1)
+        assert rig.digest() == before
+        rig.engine.push()
+        assert not any(variable.value.is_deleted() for variable in rig.engine.variables.values())
+
+
 @pytest.mark.parametrize("ways", [["autotuned", "option"], ["autotuned", "no option"]])
 def test_where_nothing_repeats_auto_warns_and_trains(tmp_path, certifies, noisy, caplog, ways):
     certifies(NO)
@@ -406,16 +444,29 @@ def test_same_bits_from_the_device(certifies):
     check_same_bits_from_the_device(create_engine, "mlp")
 
 
-# The first program of short steps is made twice, to find out how long they take: these count what is compiled.
-COUNTING = ("check_remainders_compile_nothing_new", "check_other_shapes_compile_once")
-LONG = [pytest.param(check, EVERY, id=f"{check.__name__}-long") for check in engines.CHECKS]
-SHORT = [
-    pytest.param(check, NO, id=f"{check.__name__}-short") for check in engines.CHECKS if check.__name__ not in COUNTING
-]
+COUNTING = (check_remainders_compile_nothing_new, check_other_shapes_compile_once)
+
+
+@pytest.mark.parametrize("long_step", [EVERY, NO], ids=["long", "short"])
+@pytest.mark.parametrize("check", COUNTING)
+def test_few_programs_are_made(check, long_step, certifies, monkeypatch):
+    """The first one in two ways where steps are short, to find out how long they take; each further one in one."""
+    certifies(long_step)
+    made, engines_made, original = [], [], Certifier._compile
+    monkeypatch.setattr(Certifier, "_compile", lambda *args: made.append(args) or original(*args))
+
+    def make(*args):
+        engines_made.append(create_engine(*args))
+        return engines_made[-1]
+
+    check(make)
+    [engine] = engines_made
+    assert len(made) == engine.compilations + (long_step == NO)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("check", "long_step"), [*LONG, *SHORT])
+@pytest.mark.parametrize("long_step", [EVERY, NO], ids=["long", "short"])
+@pytest.mark.parametrize("check", [check for check in engines.CHECKS if check not in COUNTING])
 def test_the_engine_contract(check, long_step, certifies):
     certifies(long_step)
     check(create_engine)

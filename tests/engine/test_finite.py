@@ -22,6 +22,7 @@ def test_an_engine_names_the_variables_that_are_not_finite(bad):
     with running(create_engine, Regression(), seeded(mlp)) as rig:
         rig.run(2)
         assert rig.engine.non_finite() == []
+        rig.engine.push()
         kernel = rig.engine.model.trainable_variables[0]
         values = keras.ops.convert_to_numpy(kernel).copy()
         values.flat[-1] = bad

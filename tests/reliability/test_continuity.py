@@ -27,3 +27,10 @@ def test_missing_duplicate_and_different_entries_are_found() -> None:
     found = collections.Counter([("loss", 7, 0.5), ("loss", 7, 0.5), ("loss", 21, 0.2)])
     assert len(list(continuity.differences(found, expected))) == 4
     assert list(continuity.differences(expected, expected)) == []
+
+
+def test_a_speed_that_is_logged_late_may_be_missing_in_either_run() -> None:
+    once, twice = ("train/mfu", 7, 0.0), ("train/mfu", 14, 0.0)
+    assert list(continuity.differences(collections.Counter([once]), collections.Counter([twice]))) == []
+    [found] = continuity.differences(collections.Counter([twice, twice]), collections.Counter([twice]))
+    assert "is there 2 times" in found

@@ -112,9 +112,7 @@ class Certifier:
         self,
         kind: str,
         function: Callable[[str], Any],
-        state: Sequence[Any],
-        block: Any,
-        changing: Sequence[int],
+        call: "Call",
         single_steps: Callable[[Sequence[Any], Any], Any] | None = None,
     ) -> tuple[Any, Any]:
         """Compiles a program for the shapes of its arguments, certifies it, and runs it once.
@@ -123,9 +121,7 @@ class Certifier:
           kind: The kind of its steps. The first program of a kind is of one step.
           function: Returns the function to compile, which donates its first argument; another one for each name of a
             way to lower it, because JAX keeps what it has lowered.
-          state: The state; its arrays are consumed.
-          block: The batches.
-          changing: The positions in the state of what the program may change.
+          call: The call, whose state is consumed; where this raises, `Call.state_before` still returns it.
           single_steps: Runs the same steps one by one; for a program of several steps.
 
         Returns:
@@ -135,7 +131,7 @@ class Certifier:
         Raises:
           UsageError: The program does not repeat, and that is required.
         """
-        call, calls = Call(state, block, changing), self.programs.calls(kind)
+        calls = self.programs.calls(kind)
         if calls is None:
             program = self._decide(kind, function, call)
         elif single_steps is None:
@@ -146,7 +142,7 @@ class Certifier:
                 reason = f"calls of several steps: {program.reason}"
                 self.programs.decide(kind, dataclasses.replace(calls, several=False, reason=reason))
                 logger.info("each call holds one step from now on; %s", reason)
-                return None, single_steps(call.state_before(), block)
+                return None, single_steps(call.state_before(), call.block)
         self._used.append(program)
         if program.name:
             self.programs.use(f"{kind} {call.shapes}", program.name)
@@ -285,6 +281,11 @@ class Call:
 
     To run it again, the state is kept on the host: a second one on the device might not fit.
 
+    Args:
+      state: The state; the first run consumes its arrays.
+      block: The batches.
+      changing: The positions in the state of what a program may change.
+
     Attributes:
       block: The batches.
       shapes: A digest of the shapes and types of the state and of the batches.
@@ -305,10 +306,10 @@ class Call:
     def state_before(self) -> list[Any]:
         """Returns the state before the call, on the device; what the last run has changed is dropped."""
         state = self.results[0]
+        changed = set() if self._ran is None else set(self._changing)  # the first run gets, and frees, the arrays given
+        missing = [n for n, value in enumerate(state) if value is None or n in changed or value.is_deleted()]
         if self._kept is None:  # nothing has run
             return list(state)
-        changed = set(self._changing)
-        missing = [n for n, value in enumerate(state) if value is None or n in changed or value.is_deleted()]
         for position in missing:
             state[position] = None  # before the copy: there may be no room for both
         kept, places = [self._kept[n] for n in missing], [self._places[n] for n in missing]

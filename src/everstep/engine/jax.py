@@ -34,7 +34,7 @@ from everstep.engine import flops
 from everstep.engine import state as states
 from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import most_steps
-from everstep.engine.certified import Certifier, options_of
+from everstep.engine.certified import Call, Certifier, options_of
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.feed import Piece
 from everstep.engine.logs import floats
@@ -184,10 +184,15 @@ class JaxBackend(Backend):
         if (compiled := self._compiled.get(program)) is not None:
             return compiled(state, block)
         single_steps = functools.partial(self._step_by_step, kind) if _steps_of(block) > 1 else None
-        function, changing = functools.partial(self._function, kind), self._changed_by(kind)
-        compiled, results = self._certifier.first_call(
-            kind, function, self._mesh.place_state(state), block, changing, single_steps
-        )
+        call = Call(self._mesh.place_state(state), block, self._changed_by(kind))
+        self.compilations += 1
+        try:
+            compiled, results = self._certifier.first_call(
+                kind, functools.partial(self._function, kind), call, single_steps
+            )
+        except BaseException:
+            self._values = call.state_before()  # programs that were tried have consumed it
+            raise
         if compiled is not None:
             self._compiled[program] = compiled
         return results
@@ -271,7 +276,7 @@ class JaxBackend(Backend):
         read = jax.jit(self._pure(self._read_values), static_argnums=1, inline=True)
 
         def many(values: list, block: Any) -> tuple[list, Any, Any]:
-            self.compilations += 1
+            self.compilations += self._certifier is None  # else `_run_steps` counts, as one however often it is lowered
             outputs = None
             items, batch_of = (
                 (block.rows, self._gather(block.arrays)) if isinstance(block, PlacedRows) else (block, _same)

@@ -80,7 +80,7 @@ class Backend(abc.ABC):
       workers: The devices and processes that share each step.
       loop_lengths: Which lengths calls may have, see `CallLength`; read after `compile`.
       is_eager: Whether the Python code of a step runs at every step, instead of only when it is compiled.
-      compilations: How often a program was compiled or recorded for the steps.
+      compilations: How often a program was compiled or recorded for the steps; once where several ways were tried.
       reads_copies: Whether arrays that `get` returns are copies, which no step overwrites.
       traces_gradients: Whether the first trace of a training step includes its gradients.
       sums: The sums of a window.

@@ -19,6 +19,8 @@ from everstep.types import CLOCKS
 EXPERIMENT = "reliability/augmented"
 STEPS, KILLS = 300, 5
 SPEEDS = CLOCKS
+LATE = "mfu"
+"""A speed that each process logs from its tenth second on only, so that a point may be missing in either run."""
 
 Points = collections.Counter[tuple[str, int, float]]
 """How often each (name, step, value) is there; the value of a speed is 0."""
@@ -81,7 +83,8 @@ def kill_at(job: Job, steps: Iterable[int]) -> None:
 def differences(points: Points, expected: Points) -> Iterator[str]:
     """Yields what is not there exactly as often as it should be."""
     for point in sorted({*points, *expected}):
-        if points[point] != expected[point] or points[point] > 1:
+        is_as_often = points[point] == expected[point] or point[0].endswith(LATE)
+        if not is_as_often or points[point] > 1:
             yield f"{point} is there {points[point]} times, in the uninterrupted run {expected[point]} times"
 
 
