@@ -107,19 +107,21 @@ def test_required_fields_of_a_sub_config():
 
 
 def test_mistakes_in_a_class_are_found():
-    with pytest.raises(UsageError, match="annotate it"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Silent.units", reason="annotate it"):
 
         @dataclasses.dataclass
         class Silent(Model):
             units = 5
 
-    with pytest.raises(UsageError, match="reserved name"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Hiding.replace", reason="reserved name"):
 
         @dataclasses.dataclass
         class Hiding(Config):
             replace: bool = True
 
-    with pytest.raises(UsageError, match="reserved name"):
+    with raises_problem(
+        key="test_mistakes_in_a_class_are_found.<locals>.Clashing.restrictions", reason="reserved name"
+    ):
 
         @dataclasses.dataclass
         class Clashing(Config):
@@ -128,7 +130,7 @@ def test_mistakes_in_a_class_are_found():
     class Undecorated(Config):
         size: int = 3
 
-    with pytest.raises(UsageError, match="dataclass"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Undecorated", reason="dataclass"):
         Undecorated()
 
 
