@@ -12,6 +12,7 @@ from everstep.engine.backend import create_engine
 from everstep.errors import UsageError
 from everstep.task.compiled import CompiledTask
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from everstep.testing.tasks import running, seeded
 
 pytestmark = pytest.mark.backend
@@ -49,7 +50,7 @@ def test_requires_a_compiled_model():
     with pytest.raises(UsageError) as caught:
         CompiledTask(model)
     assert (caught.value.received, caught.value.reason) == (model.name, "has no optimizer")
-    with pytest.raises(UsageError, match="^model: is None, expected a keras.Model$"):
+    with raises_problem(key="model", reason="is None, expected a keras.Model$"):
         CompiledTask(None)
 
 
@@ -260,7 +261,7 @@ def test_overriding_one_step_does_not_change_the_other():
 
 def test_steps_for_another_backend_are_refused():
     other = TapeStep if BACKEND == "jax" else StatelessStep
-    with pytest.raises(UsageError, match=rf"train_step: \(.*backend '{BACKEND}'.*everstep.Task"):
+    with raises_problem(key="StatelessStep.train_step", reason=rf"\(.*backend '{BACKEND}'", remedy="everstep.Task"):
         CompiledTask(compiled(functional(other)))
 
 
