@@ -11,10 +11,11 @@ import pytest
 from everstep.checkpoint.averaging import average, write_average
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.run.averaged_checkpoint import as_checkpoint, evaluated_keys
 from everstep.run.checkpoint_selection import Chosen
 from everstep.task.optim.ema import SLOT
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -113,9 +114,8 @@ def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
 )
 def test_different_models_are_refused(tmp_path, other, difference):
     paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
-    with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{difference}: choose") as error:
+    with raises_problem(key="--checkpoint", received=str(paths[1]), reason=f"cannot be averaged .*{difference}"):
         average(paths, evaluated_keys)
-    assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[1]))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):

@@ -13,7 +13,8 @@ from everstep.checkpoint import manifest
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 
 def state(step: int) -> dict[str, np.ndarray]:
@@ -87,12 +88,14 @@ def test_two_damaged_checkpoints_in_a_row(saved):
 def test_no_start_from_scratch_if_all_are_damaged(saved):
     for step in (10, 20, 30):
         damage(saved / str(step), "flip", step)
-    with pytest.raises(TrainingError, match="contains no usable checkpoint: 30 .*20 .*10 .*restore one from a copy"):
+    with raises_problem(
+        TrainingError, reason="contains no usable checkpoint: 30 .*20 .*10", remedy="restore one from a copy"
+    ):
         restored(saved)
-    with pytest.raises(TrainingError, match="10.damaged, 20.damaged, 30.damaged"):
+    with raises_problem(TrainingError, reason="10.damaged, 20.damaged, 30.damaged"):
         restored(saved)
     checkpointer = OrbaxCheckpointer(saved)
-    with pytest.raises(TrainingError, match="restore one from a copy"):
+    with raises_problem(TrainingError, remedy="restore one from a copy"):
         checkpointer.raise_if_all_damaged()
     checkpointer.close()
 
@@ -106,14 +109,14 @@ def test_a_reader_moves_nothing(saved):
 def test_a_requested_step_is_not_replaced_by_another(saved):
     damage(saved / "20", "flip", 0)
     checkpointer = OrbaxCheckpointer(saved)
-    with pytest.raises(TrainingError, match=r"20' is damaged: .*choose another step"):
+    with raises_problem(TrainingError, reason="20' is damaged", remedy="choose another step"):
         checkpointer.restore(20)
     checkpointer.close()
 
 
 def test_a_checkpoint_of_another_run_is_refused(saved):
     checkpointer = OrbaxCheckpointer(saved, run="yours")
-    with pytest.raises(UsageError, match=r"30' was written by another run \(mine, this one is yours\): move it away"):
+    with raises_problem(reason=r"30' was written by another run \(mine, this one is yours\)", remedy="move it away"):
         checkpointer.restore()
     checkpointer.close()
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
@@ -124,7 +127,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused(saved):
     document = json.loads(path.read_text()) | {"format": 99, "version": "9.9"}
     document.pop("digest")
     path.write_text(manifest._text(document | {"digest": manifest._digest(document)}))
-    with pytest.raises(UsageError, match=r"written by a newer Everstep \(9.9, format 99; this one reads up to 3\)"):
+    with raises_problem(reason=r"written by a newer Everstep \(9.9, format 99; this one reads up to 3\)"):
         restored(saved)
     assert sorted(os.listdir(saved)) == ["10", "20", "30"]
 
@@ -157,7 +160,7 @@ def test_files_and_checkpoints_of_others_are_kept(saved):
 def test_a_failed_save_is_raised_by_the_next_call_and_affects_nothing_else(saved):
     checkpointer = OrbaxCheckpointer(saved, run="mine")
     checkpointer.save(40, state(40), {"bad": object()})
-    with pytest.raises(SaveError, match=r"step 40 could not be saved in .*; the checkpoints before it are untouched"):
+    with raises_problem(SaveError, reason="step 40 could not be saved in .*; the checkpoints before it are untouched"):
         checkpointer.save(50, state(50), {"step": 50})
     checkpointer.save(50, state(50), {"step": 50})
     checkpointer.close()
@@ -170,7 +173,9 @@ def test_too_little_memory_is_no_damage(saved, monkeypatch):
         raise MemoryError("4 TiB wanted")
 
     monkeypatch.setattr("orbax.checkpoint.Checkpointer.restore", no_memory)
-    with pytest.raises(TrainingError, match=r"30' cannot be read: MemoryError: 4 TiB wanted: it is left as it is"):
+    with raises_problem(
+        TrainingError, reason="30' cannot be read: MemoryError: 4 TiB wanted", remedy="it is left as it is"
+    ):
         restored(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
 
@@ -178,7 +183,7 @@ def test_too_little_memory_is_no_damage(saved, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root")
 def test_missing_permission_is_no_damage(saved):
     (saved / "30" / "manifest.json").chmod(0)
-    with pytest.raises(TrainingError, match=r"30' cannot be read: PermissionError"):
+    with raises_problem(TrainingError, reason="30' cannot be read: PermissionError"):
         restored(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["10", "20", "30"]
 
@@ -205,7 +210,7 @@ def test_no_start_from_scratch_if_the_only_checkpoint_has_no_manifest(saved):
     (saved / "30" / "manifest.json").unlink()
     checkpointer = OrbaxCheckpointer(saved, run="mine")
     assert checkpointer.latest() is None
-    with pytest.raises(TrainingError, match=r"no usable checkpoint: 30 \(it has no manifest\)"):
+    with raises_problem(TrainingError, reason=r"no usable checkpoint: 30 \(it has no manifest\)"):
         checkpointer.raise_if_all_damaged()
     checkpointer.close()
 

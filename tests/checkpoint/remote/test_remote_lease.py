@@ -16,6 +16,7 @@ from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease
 from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import INCOMING, Store
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("file")]
 
@@ -127,7 +128,7 @@ def test_a_lease_that_this_process_holds_is_not_taken_over(place):
     held = Lease(store, ALIVE)
     held.acquire()
     held.keep()
-    with pytest.raises(UsageError, match="is being trained by process"):
+    with raises_problem(key=store.url, reason="is being trained by process"):
         Lease(store, 0.2).acquire()
     held.release()
 
@@ -141,7 +142,7 @@ def test_clocks_are_not_compared(place):
     with elsewhere():
         slow.acquire()
         slow.keep()
-        with pytest.raises(UsageError, match="is being trained by process"):
+        with raises_problem(key=store.url, reason="is being trained by process"):
             Lease(store, 0.2).acquire()
         slow.release()
 
@@ -167,7 +168,7 @@ def test_a_machine_that_stood_still_while_it_waited_does_not_take_over_a_lease_t
         held = Lease(store, ALIVE)
         held.acquire()
         held.keep()
-    with pytest.raises(UsageError, match="is being trained by process"):
+    with raises_problem(key=store.url, reason="is being trained by process"):
         Lease(store, 0.2).acquire()
     held.release()
 
