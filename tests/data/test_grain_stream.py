@@ -16,6 +16,7 @@ from everstep.data import DataConfig, GrainStream, make_stream
 from everstep.data.wrappers import MappedStream
 from everstep.errors import UsageError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -264,13 +265,13 @@ def test_sources_are_recognised():
     assert training.repeat
     assert training.batches_per_epoch == 2  # full batches only
     assert [len(batch["id"]) for batch in make_stream(samples(), config, training=False, seed=0)] == [3, 3, 2]
-    with pytest.raises(UsageError, match="global_batch_size: received 0"):
+    with raises_problem(key="global_batch_size", received=0):
         GrainStream(samples(), batch_size=0)
 
 
 def test_ragged_samples_are_refused():
     ragged = grain.MapDataset.range(4).map(lambda n: (n, np.zeros(n)))
-    with pytest.raises(UsageError, match="different shapes"):
+    with raises_problem(reason="different shapes"):
         next(GrainStream(ragged, batch_size=2))
 
 

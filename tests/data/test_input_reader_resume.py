@@ -14,6 +14,7 @@ import pytest
 from record_files import numbers, parse, reader, write
 
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +166,7 @@ def test_skipped_records_are_not_parsed(tmp_path):
 def test_data_that_became_shorter_is_detected(tmp_path):
     stream = reader(write(tmp_path)).read()
     stream.restore({"epoch": 0, "batch": 7})
-    with pytest.raises(ValueError, match="the data ends before it"):
+    with raises_problem(reason="the data ends before it"):
         next(stream)
 
 

@@ -8,7 +8,7 @@ from everstep.data import ArrayStream, IterableStream
 from everstep.data.grain import GrainStream
 from everstep.data.map_dataset import MapDatasetStream
 from everstep.data.wrappers import LimitedStream, MappedStream
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 SAMPLES, BATCH = 11, 4
 
@@ -72,7 +72,7 @@ def test_random_numbers_of_a_dataset_stay_those_of_one_process():
 def test_a_sample_of_another_shape_is_found(make):
     data = Recorded(lambda index: {"id": np.int64(index), "row": np.zeros(3 if index in (6, 7) else 2)})
     stream = make(data, BATCH)
-    with pytest.raises(UsageError, match="shape"):
+    with raises_problem(reason="shape"):
         kept(stream)
 
 

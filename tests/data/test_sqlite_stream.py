@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, SqliteStream, make_stream
-from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 
 ROWS = 40
@@ -102,5 +101,5 @@ def test_a_row_that_is_deleted_meanwhile_is_named(path):
     rows = SqliteStream(path, "numbers", "id", batch_size=8)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM numbers WHERE id = 6")
-    with pytest.raises(UsageError, match="the row 6 has been deleted"):
+    with raises_problem(key="path", reason="the row 6 has been deleted"):
         next(rows)
