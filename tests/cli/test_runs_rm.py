@@ -14,6 +14,7 @@ import pytest
 from everstep.run import removal
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +102,7 @@ def test_a_run_that_is_trained_is_left_alone(everstep: Any) -> None:
     (run / ".lock.json").write_text(json.dumps({"host": "another", "pid": 1}))
     assert "runs/a/.lock.json" in everstep("runs", "rm", "runs/a", "--yes").err
     (run / ".lock.json").unlink()
-    with RunLock(run), pytest.raises(ValueError, match="is being trained by process"):
+    with RunLock(run), raises_problem(reason="is being trained by process"):
         removal.remove(run)  # another process has begun since it was checked
     assert (run / "run.json").exists()
     assert everstep("runs", "rm", "runs/a", "--yes").code == 0

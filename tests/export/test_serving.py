@@ -199,9 +199,8 @@ def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
         key="signature",
         received="serving_default",
         reason="does not have the outputs of the trained model",
-    ) as error:
+    ):
         export(Counting(None, dense_model()), ["serve"], tmp_path / "new")
-    assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
 
 
@@ -257,7 +256,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     with raises_problem(key="checkpoint_path", reason="^does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
-    with pytest.raises(UsageError, match="^checkpoint_path: .*nowhere"):
+    with raises_problem(key="checkpoint_path", reason="nowhere"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])

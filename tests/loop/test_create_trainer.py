@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.progressive import ProgressivePolicy, ProgressiveTrainer
 from everstep.loop.trainer import Trainer
 from everstep.task.optim.loss_scale import FixedLossScaleOptimizer
 from everstep.task.task import Task
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, run, tiny_params, weights
 
 pytestmark = pytest.mark.backend
@@ -67,9 +67,8 @@ def test_a_task_in_stages_takes_a_trainer_that_knows_stages():
 
     for given, made in ((Mine, Mine), (Trainer, ProgressiveTrainer)):
         assert type(create_trainer(params(), Staged(), train=True, evaluate=False, trainer_cls=given)) is made
-    with pytest.raises(UsageError, match="derive it from ProgressiveTrainer") as error:
+    with raises_problem(key="trainer_cls", received="Other", remedy="derive it from ProgressiveTrainer"):
         create_trainer(params(), Staged(), train=True, evaluate=False, trainer_cls=Other)
-    assert (error.value.key, error.value.received) == ("trainer_cls", "Other")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from everstep.data.arrays import ArrayStream
 from everstep.engine import device_data
 from everstep.engine import device_names as devices
 from everstep.engine import engine as engines
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.run.resume_checks import ChangeRefused
+from everstep.testing.problems import raises_problem
 from everstep.testing.reliability.nan_injection import Spoiled
 
 from .samples import TinyTask, run, tiny_params
@@ -126,7 +126,7 @@ class OwnStream(TinyTask):
 
 @pytest.mark.parametrize(("task", "reason"), [(Batches, "comes from IterableStream"), (OwnStream, "comes from Own")])
 def test_data_that_is_not_arrays_cannot_live_there(task, reason, gpu):
-    with pytest.raises(UsageError, match=reason) as error:
+    with raises_problem(key="task.train_data.cache", received="device", reason=reason) as error:
         create_trainer(params("device"), task(), train=True, evaluate=False)
     assert (error.value.key, error.value.problems[0].received) == ("task.train_data.cache", "device")
     gpu(10**9)
@@ -141,7 +141,11 @@ def test_text_cannot_live_there():
 
 def test_too_little_memory_is_an_error(gpu):
     gpu(800)
-    with pytest.raises(UsageError, match="the arrays take 880 bytes, and 800 bytes of device memory are free"):
+    with raises_problem(
+        key="task.train_data.cache",
+        received="device",
+        reason="the arrays take 880 bytes, and 800 bytes of device memory are free",
+    ):
         create_trainer(params("device"), TinyTask(), train=True, evaluate=False)
 
 

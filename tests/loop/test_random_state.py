@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.errors import UsageError
 from everstep.loop import random_state
 from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
+from everstep.testing.problems import raises_problem
 from loop.samples import MemoryCheckpointer, SavedCounter
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_another_generator_behind_numpy():
         wanted = np.random.normal()
         random_state.set(json.loads(json.dumps(other)))
         assert np.random.normal() == wanted
-        with pytest.raises(UsageError, match="np.random: is PCG64, but the run was saved with MT19937"):
+        with raises_problem(key="the bit generator of np.random", reason="is PCG64, .* saved with MT19937"):
             random_state.set(state)
     finally:
         np.random.set_bit_generator(behind)

@@ -11,6 +11,7 @@ from PIL import Image
 
 import everstep as es
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -76,7 +77,7 @@ def test_other_images_or_classes_are_refused_on_resume(folder, tmp_path):
     moved = shutil.copytree(folder, tmp_path / "photos")
     run(experiment(moved, steps=3), tmp_path / "run", "train")
     (moved / "dark" / "0.png").write_bytes((moved / "dark" / "2.png").read_bytes())
-    with pytest.raises(UsageError, match="the images"):
+    with raises_problem(key="data", reason="the images"):
         run(experiment(moved), tmp_path / "run", "train")
     os.rename(moved / "dark", moved / "dim")
     with pytest.raises(UsageError) as error:

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.run.lock import last_beat
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 
@@ -163,7 +163,7 @@ def test_of_a_run_that_did_not_end_a_part(place):
     stopped = started(place, steps=100_000_000)
     stopped.send_signal(signal.SIGTERM)
     stopped.wait()
-    with pytest.raises(UsageError, match="did not finish.*--steps"):
+    with raises_problem(reason="did not finish", remedy="--steps"):
         place.again()
     step = place.record()["step"]
     found = place.again(steps=step)

@@ -18,8 +18,9 @@ from fit_program import Y as LABELS
 from keras import callbacks, layers
 
 import everstep as es
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import BadDataError
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_export")]
 
@@ -243,15 +244,16 @@ def test_data_without_end_is_refused():
     import tensorflow as tf
 
     data = of_tensorflow().repeat()
-    for message, given in {
-        "steps_per_epoch: the data has no end": {"x": data},
-        "validation_steps: the validation data has no end": {"x": X, "y": Y, "validation_data": data},
-        "validation_data: a generator can be read only once, but there are 2 evaluations": {
-            **{"x": X, "y": Y, "epochs": 2},
-            "validation_data": generated(),
-        },
-    }.items():
-        with pytest.raises(UsageError, match=message):
+    for key, reason, given in (
+        ("steps_per_epoch", "the data has no end", {"x": data}),
+        ("validation_steps", "the validation data has no end", {"x": X, "y": Y, "validation_data": data}),
+        (
+            "validation_data",
+            "a generator can be read only once, but there are 2 evaluations",
+            {"x": X, "y": Y, "epochs": 2, "validation_data": generated()},
+        ),
+    ):
+        with raises_problem(key=key, reason=reason):
             es.fit(made(), **given, verbose=0)
     assert isinstance(data, tf.data.Dataset)
 
@@ -331,7 +333,7 @@ def test_a_generator_with_a_directory_says_what_a_resume_needs(tmp_path, capfd):
     assert len(history.epoch) == 1
     again = es.fit(made(), generated(), model_dir=tmp_path / "run", verbose=0)  # nothing is left to train
     assert again.history == history.history
-    with pytest.raises((UsageError, TrainingError), match="pass the function that returns it"):
+    with raises_problem(BadDataError, remedy="pass the function that returns it"):
         es.fit(made(), generated(), epochs=2, model_dir=tmp_path / "run", verbose=0)
     more = es.fit(made(), generated, epochs=2, model_dir=tmp_path / "run", verbose=0)
     assert more.epoch == [0, 1]

@@ -17,6 +17,7 @@ from keras import layers
 
 import everstep as es
 from everstep.errors import TrainingError, UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -495,34 +496,34 @@ def test_what_was_trained_before_an_error_is_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "loss", "message"),
+    ("x", "y", "loss", "fields"),
     [
         (
             X[:, :3],
             Y,
             "sparse_categorical_crossentropy",
-            r"x: the samples have the shape \(3,\), but the model was built for \(4,\)",
+            {"key": "x", "reason": r"the samples have the shape \(3,\), but the model was built for \(4,\)"},
         ),
         (
             X,
             np.eye(3)[Y],
             "sparse_categorical_crossentropy",
-            "y: the labels have 3 numbers for each sample, as one-hot labels have",
+            {"key": "y", "reason": "the labels have 3 numbers for each sample, as one-hot labels have"},
         ),
-        (X, np.zeros((50, 7)), "mse", "model and data do not fit together: .* outputs .None, 3."),
+        (X, np.zeros((50, 7)), "mse", {"reason": "model and data do not fit together: .* outputs .None, 3."}),
     ],
 )
-def test_a_misfit_of_model_and_data_is_one_line(x, y, loss, message, monkeypatch):
+def test_a_misfit_of_model_and_data_is_one_line(x, y, loss, fields, monkeypatch):
     monkeypatch.setenv("EVERSTEP_TRACEBACK", "0")
     model = made()
     model.compile("sgd", loss)
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         es.fit(model, x, y, verbose=0)
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
     assert refused.value.__cause__ is None
     monkeypatch.setenv("EVERSTEP_TRACEBACK", "1")
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         es.fit(model, x, y, verbose=0)
     assert refused.value.__cause__ is not None
 
@@ -541,5 +542,5 @@ def test_errors_of_the_users_own_code_stay_as_they_are():
 
 def test_a_monitor_that_nobody_logs():
     stop = keras.callbacks.EarlyStopping(monitor="val_los")
-    with pytest.raises(UsageError, match=r"EarlyStopping\(monitor='val_los'\): nothing .* did you mean 'val_loss'"):
+    with raises_problem(key="callbacks", reason="monitor='val_los'", remedy="did you mean 'val_loss'"):
         fitted(made(), validation_split=0.2, callbacks=stop)

@@ -16,6 +16,7 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.run.resume_checks import ChangeRefused
 from everstep.task.description import describe
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
@@ -121,7 +122,7 @@ def test_other_optimizers_schedules_and_graphs(tmp_path):
 def test_allowed_learning_rate_is_used(tmp_path):
     """From the first step on, in this attempt and in those after it."""
     fit(made(), tmp_path / "run")
-    with pytest.raises(UsageError, match="allow_change: received 'task.optimizer.learning_rat'"):
+    with raises_problem(key="allow_change", received="task.optimizer.learning_rat"):
         fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=["task.optimizer.learning_rat"])
     model = made(rate=0.5)
     weights = made().get_weights()[0]

@@ -14,7 +14,7 @@ import pytest
 from fit_program import DATA, EPOCHS, STEPS, TEST, Asks, AsksAtBatches, Cut, Noise, averaged, cutting, made, trained
 
 import everstep as es
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
@@ -87,7 +87,9 @@ def test_other_callbacks_are_refused(tmp_path):
         averaged(averaged_dir, epochs=1)
         before = {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()}
         given = {"model_dir": averaged_dir, "epochs": 2, "batch_size": 8, "allow_change": ["task"]}
-        with pytest.raises(UsageError, match=r"missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"):
+        with raises_problem(
+            key="callbacks", reason="missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"
+        ):
             es.fit(made(), DATA, validation_data=TEST, callbacks=[Noise(), Asks("")], **given)
     assert {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()} == before
 

@@ -10,7 +10,7 @@ import pytest
 from keras import callbacks, layers
 
 import everstep as es
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -349,11 +349,10 @@ def test_order_of_samples_follows_the_seed():
 
 
 def test_bad_requests():
-    plain = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-    for message, call in {
-        "is not compiled": lambda: es.fit(plain, (X, Y)),
-        "steps_per_epoch: received 0": lambda: es.fit(made(), (X, Y), steps_per_epoch=0),
-        "the labels": lambda: es.fit(made(), (X, Y + 3), verbose=False),
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            call()
+    uncompiled = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    with raises_problem(key="model", received=uncompiled.name, reason="is not compiled"):
+        es.fit(uncompiled, (X, Y))
+    with raises_problem(key="steps_per_epoch", received=0):
+        es.fit(made(), (X, Y), steps_per_epoch=0)
+    with raises_problem(key="x", reason="the labels"):
+        es.fit(made(), (X, Y + 3), verbose=False)

@@ -7,6 +7,7 @@ from keras import layers
 
 import everstep as es
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -71,14 +72,14 @@ def test_training_data_without_labels_is_refused(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_validation_data_without_labels_is_refused(kind):
-    with pytest.raises(UsageError, match="labels"):
+    with raises_problem(key="validation_data", reason="labels"):
         es.fit(compiled(), X, Y, validation_data=SOURCES[kind](), verbose=0)
 
 
 @pytest.mark.parametrize("outputs", [1, 4])  # shapes that broadcast, and those that are equal
 @pytest.mark.parametrize("options", [{}, {"loss": None, "metrics": ["mae"]}])
 def test_a_metric_and_a_loss_of_any_shape_are_refused(outputs, options):
-    with pytest.raises(UsageError, match="labels"):
+    with raises_problem(reason="labels"):
         es.fit(compiled(outputs, **options), Batches(), verbose=0)
 
 

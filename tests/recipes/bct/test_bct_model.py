@@ -11,7 +11,7 @@ from bct_models import NAMES, backbone, old_model, same_bits, samples, weights
 
 import everstep as es
 from everstep.bct import BCTModel, DistillBCTModel, Influence, OldModel, embed, loss_func, with_classifier
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -71,7 +71,7 @@ def test_the_same_call_again_has_nothing_to_do(trained, influence):
     again = build(influence, metrics=["accuracy"])
     fitted(again, directory)
     assert same_bits(weights(again), weights(model))
-    with pytest.raises(UsageError, match="loss: .*weight=1.0.* -> .*weight=0.5"):
+    with raises_problem(key="loss", reason="weight=1.0.* -> .*weight=0.5"):
         fitted(build(influence, weight=0.5, metrics=["accuracy"]), directory, epochs=3)
 
 
@@ -126,7 +126,7 @@ def test_an_influence_for_other_labels_is_refused(influence):
     """It would silently use the wrong classes."""
     for names in (NAMES[::-1], NAMES[:3], [*NAMES, "elk"]):
         plain = with_classifier(backbone(), names)
-        with pytest.raises(UsageError, match="in the same order") as caught:
+        with raises_problem(key="influence", remedy="in the same order") as caught:
             BCTModel(plain.input, plain.output, influence=influence)
         assert "\n" not in str(caught.value)
 
@@ -136,20 +136,22 @@ def test_weights_that_are_not_synthesised_yet_are_named(variant):
     """They hold NaN: one step would have made the new model's weights NaN as well."""
     model = build(Influence(OldModel(old_model()), NAMES, variant))
     before = weights(model)
-    with pytest.raises(UsageError, match=r"call influence.synthesise\(\[\(x, y\)\]\) before training"):
+    with raises_problem(key="influence", remedy=r"call influence.synthesise\(\[\(x, y\)\]\) before training"):
         model.fit(*samples(16), verbose=0)
     assert same_bits(before, weights(model)[: len(before)])
 
 
 def test_wrong_calls_are_named(influence):
-    with pytest.raises(UsageError, match="weight: received -1"):
+    with raises_problem(key="weight", received=-1):
         loss_func(-1)
-    with pytest.raises(UsageError, match="influence.variant: received .*DistillBCTModel knows the variants distill"):
+    with raises_problem(
+        key="influence.variant", received="synthesise_all", reason="DistillBCTModel knows the variants distill"
+    ):
         build(influence, cls=DistillBCTModel)
     plain = with_classifier(backbone(), NAMES)
-    with pytest.raises(UsageError, match="loss_func"):
+    with raises_problem(key="loss", received="mse", remedy="_func"):
         BCTModel(plain.input, plain.output).compile("sgd", loss="mse")
     single = BCTModel(plain.input, plain.output["logits"], influence=influence)
     single.compile("sgd", loss=loss_func())
-    with pytest.raises(UsageError, match="both embedding and logits"):
+    with raises_problem(reason="both embedding and logits"):
         fitted(single)
