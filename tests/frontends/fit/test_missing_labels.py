@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 
 
-def compiled(outputs=1, **options):
+def compiled_model(outputs=1, **options):
     model = keras.Sequential([keras.Input((4,)), layers.Dense(outputs, kernel_regularizer="l2")])
     model.compile("sgd", **{"loss": "mse", **options})
     return model
@@ -61,7 +61,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_training_data_without_labels_is_refused(kind, tmp_path):
-    model = compiled()
+    model = compiled_model()
     before = [weight.copy() for weight in model.get_weights()]
     with pytest.raises(UsageError, match="label|y: missing"):
         es.fit(model, SOURCES[kind](), steps_per_epoch=2, verbose=0, model_dir=tmp_path / "run")
@@ -73,24 +73,24 @@ def test_training_data_without_labels_is_refused(kind, tmp_path):
 @pytest.mark.parametrize("kind", SOURCES)
 def test_validation_data_without_labels_is_refused(kind):
     with raises_problem(key="validation_data", reason="labels"):
-        es.fit(compiled(), X, Y, validation_data=SOURCES[kind](), verbose=0)
+        es.fit(compiled_model(), X, Y, validation_data=SOURCES[kind](), verbose=0)
 
 
 @pytest.mark.parametrize("outputs", [1, 4])  # shapes that broadcast, and those that are equal
 @pytest.mark.parametrize("options", [{}, {"loss": None, "metrics": ["mae"]}])
 def test_a_metric_and_a_loss_of_any_shape_are_refused(outputs, options):
     with raises_problem(reason="labels"):
-        es.fit(compiled(outputs, **options), Batches(), verbose=0)
+        es.fit(compiled_model(outputs, **options), Batches(), verbose=0)
 
 
 def test_a_loss_that_needs_none_trains():
-    history = es.fit(compiled(loss=None), Batches(), validation_data=X, verbose=0)
+    history = es.fit(compiled_model(loss=None), Batches(), validation_data=X, verbose=0)
     assert history.history["loss"]
     assert history.history["val_loss"]
 
 
 def test_inputs_are_labels_where_the_data_says_so():
-    history = es.fit(compiled(4), X, X, validation_data=(X, X), verbose=0)
+    history = es.fit(compiled_model(4), X, X, validation_data=(X, X), verbose=0)
     assert history.history["val_loss"]
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from small_project import built, preflight, run, trained_by_itself, write
+from small_project import build_small_components, preflight, run, trained_by_itself, write
 from test_components_check import checked
 
 from everstep.data.wrappers import class_weighted
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationW
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_project(tmp_path_factory):
     """A project with a run of two epochs, not exported yet."""
     root = tmp_path_factory.mktemp("trained")
     write(root, epochs=2)
@@ -32,8 +32,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("allowed", [(), ("task.project.export.mode",)])
-def test_what_the_best_epoch_is_cannot_change(trained, tmp_path, quiet, allowed):
-    root = shutil.copytree(trained, tmp_path / "copy", symlinks=True)
+def test_what_the_best_epoch_is_cannot_change(trained_project, tmp_path, quiet, allowed):
+    root = shutil.copytree(trained_project, tmp_path / "copy", symlinks=True)
     write(root, epochs=3, export={"metric": "val_loss", "mode": "max"})
     with raises_problem(key="export.mode", received="max", reason="only the best epoch by 'min' was kept") as refused:
         run(root, allow_change=allowed)
@@ -44,8 +44,8 @@ def test_what_the_best_epoch_is_cannot_change(trained, tmp_path, quiet, allowed)
     assert "allow" not in str(error)
 
 
-def test_a_flag_alone_refuses_nothing_and_fewer_epochs_are_refused(trained, tmp_path, quiet):
-    root = shutil.copytree(trained, tmp_path / "copy", symlinks=True)
+def test_a_flag_alone_refuses_nothing_and_fewer_epochs_are_refused(trained_project, tmp_path, quiet):
+    root = shutil.copytree(trained_project, tmp_path / "copy", symlinks=True)
     write(root, epochs=1)
     with raises_problem(key="epochs", received=1, reason="but 2 are trained already") as refused:
         run(root)
@@ -104,7 +104,7 @@ NAMED = """
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 def test_inputs_are_found_by_their_names(tmp_path):
     """The model lists them in another order than a dictionary has them."""
-    made = built(tmp_path, NAMED)
+    made = build_small_components(tmp_path, NAMED)
     x = next(create_split(made, "validation").batches())[0]
     assert input_dtypes(compiled_model(made), x) == ["float32", "int32"]
     (line,) = checked(tmp_path, None, "export")["export"]
@@ -120,7 +120,7 @@ def test_a_run_with_inputs_by_name(tmp_path, quiet):
 
 
 def test_colours_are_no_part_of_a_message(tmp_path):
-    made = built(tmp_path)
+    made = build_small_components(tmp_path)
     with pytest.raises(UsageError) as refused, error_context("it", tmp_path):
         raise ValueError("\x1b[1m\x1b[32mred\x1b[0m")
     assert str(refused.value) == "it failed: ValueError: red"
@@ -194,7 +194,7 @@ OWN_STEP = """
 
 @pytest.mark.backend
 def test_what_an_own_test_step_says_of_a_batch_is_averaged(tmp_path):
-    made = built(tmp_path, OWN_STEP)
+    made = build_small_components(tmp_path, OWN_STEP)
     model = compiled_model(made)
     metrics, batches = CompiledMetrics(model), list(create_split(made, "validation").batches())
     for x, y, _ in batches:

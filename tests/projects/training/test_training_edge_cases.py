@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from test_training_job import X, Y, made
+from test_training_job import X, Y, training_job
 
 from everstep.data.tfrecord import TfExampleBuilder, inspect, write_arrays, write_images, write_tfrecords
 from everstep.data.tfrecord.dataset import _content, _identity, get_train_ds
@@ -37,23 +37,23 @@ class Guided(keras.Model):
 @pytest.mark.backend
 @ON_TENSORFLOW
 def test_a_step_whose_logs_are_nested(tmp_path):
-    history = made(tmp_path / "job", custom_model_class=Guided).run_train((X, Y), None, 1)
+    history = training_job(tmp_path / "job", custom_model_class=Guided).run_train((X, Y), None, 1)
     assert set(history.history) == {"loss", "accuracy"}
 
 
 @pytest.mark.backend
 def test_validation_that_comes_late_stands_at_its_epochs(tmp_path):
-    made(tmp_path / "job").run_train((X, Y), None, 2)
-    history = made(tmp_path / "job").run_train((X, Y), (X, Y), 4).history
+    training_job(tmp_path / "job").run_train((X, Y), None, 2)
+    history = training_job(tmp_path / "job").run_train((X, Y), (X, Y), 4).history
     assert [math.isnan(value) for value in history["val_loss"]] == [True, True, False, False]
     assert len(history["loss"]) == 4
 
 
 @pytest.mark.backend
 def test_other_steps_per_epoch_are_refused(tmp_path):
-    made(tmp_path / "job").run_train((X, Y), None, 1, steps_per_epoch=2)
+    training_job(tmp_path / "job").run_train((X, Y), None, 1, steps_per_epoch=2)
     with raises_problem(key="steps_per_epoch", reason="2 -> 1"):
-        made(tmp_path / "job").run_train((X, Y), None, 2, steps_per_epoch=1)
+        training_job(tmp_path / "job").run_train((X, Y), None, 2, steps_per_epoch=1)
 
 
 def test_records_are_not_written_beside_others(tmp_path):
@@ -123,7 +123,7 @@ def test_a_job_notices_records_of_the_same_size(tmp_path):
         return row["x"], 1
 
     def run(epochs, **changes):
-        return made(tmp_path / "job", **changes).run_train(get_train_ds(tmp_path, read, 4), None, epochs)
+        return training_job(tmp_path / "job", **changes).run_train(get_train_ds(tmp_path, read, 4), None, epochs)
 
     x = X[:8].copy()
     write_arrays(tmp_path, "train", {"x": x})
