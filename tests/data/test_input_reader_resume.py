@@ -70,7 +70,7 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def streams_by_form(tmp_path_factory):
     found = forms(tmp_path_factory.mktemp("forms"))
     assert list(found) == FORMS
     return found
@@ -82,7 +82,7 @@ def global_seed():
 
 
 @pytest.mark.full
-def test_resumes_in_another_process(made, tmp_path):
+def test_resumes_in_another_process(streams_by_form, tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         env={
@@ -96,7 +96,7 @@ def test_resumes_in_another_process(made, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     straight = json.loads(done.stdout.splitlines()[-1])
-    for name, make in made.items():
+    for name, make in streams_by_form.items():
         stream = make(True)
         assert stream.why_not_exact == "", name
         stream.restore(STATE)
@@ -106,13 +106,13 @@ def test_resumes_in_another_process(made, tmp_path):
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.full
-def test_contract(made, name, check):
-    check(made[name])
+def test_contract(streams_by_form, name, check):
+    check(streams_by_form[name])
 
 
 @pytest.mark.parametrize("name", ["several files", "one file", "GZIP", "interleave", "cache", "evaluation"])
-def test_every_sample_once(made, name):
-    read = numbers(made[name](False))
+def test_every_sample_once(streams_by_form, name):
+    read = numbers(streams_by_form[name](False))
     assert len(set(read)) == len(read)
     assert len(read) == (23 if name == "evaluation" else 20)  # full batches only, in training
 

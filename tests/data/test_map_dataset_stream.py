@@ -58,7 +58,7 @@ class Samples:
         return self.samples[index]
 
 
-def make(kind, shuffle=True, drop=False):
+def map_streams(kind, shuffle=True, drop=False):
     return lambda repeat: MapDatasetStream(kind(), BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
 
 
@@ -78,11 +78,11 @@ def numbers_of_torch():
 
 
 FACTORIES = {
-    "in order": make(Numbers, shuffle=False),
-    "shuffled": make(Numbers),
-    "without remainder": make(Numbers, drop=True),
-    "noisy": make(Noisy),
-    "at once": make(AtOnce),
+    "in order": map_streams(Numbers, shuffle=False),
+    "shuffled": map_streams(Numbers),
+    "without remainder": map_streams(Numbers, drop=True),
+    "noisy": map_streams(Noisy),
+    "at once": map_streams(AtOnce),
 }
 
 
@@ -94,9 +94,9 @@ def test_contract(name, check):
 
 @pytest.mark.parametrize("kind", [Numbers, AtOnce, numbers_of_huggingface, numbers_of_torch])
 def test_every_sample_once(kind):
-    streams.check_every_sample_once(make(kind, shuffle=False), SAMPLES, shuffled=False)
-    streams.check_every_sample_once(make(kind), SAMPLES, shuffled=True)
-    streams.check_restores_everywhere(make(kind))
+    streams.check_every_sample_once(map_streams(kind, shuffle=False), SAMPLES, shuffled=False)
+    streams.check_every_sample_once(map_streams(kind), SAMPLES, shuffled=True)
+    streams.check_restores_everywhere(map_streams(kind))
 
 
 def test_order_is_that_of_arrays():

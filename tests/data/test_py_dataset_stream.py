@@ -73,18 +73,18 @@ class Endless(Numbers):
         return np.arange(index, index + 2), np.random.normal(size=2)
 
 
-def make(kind, shuffle=True, **kwargs):
+def py_dataset_streams(kind, shuffle=True, **kwargs):
     return lambda repeat: PyDatasetStream(kind(**kwargs), shuffle=shuffle, seed=5, repeat=repeat)
 
 
 FACTORIES = {
-    "in order": make(Numbers, shuffle=False),
-    "shuffled": make(Numbers),
-    "noisy": make(Noisy),
-    "noisy threads": make(Noisy, workers=3),
-    "threads": make(Slow, workers=4, max_queue_size=3),
-    "reshuffled": make(Reshuffled),
-    "reshuffled threads": make(Reshuffled, workers=2),
+    "in order": py_dataset_streams(Numbers, shuffle=False),
+    "shuffled": py_dataset_streams(Numbers),
+    "noisy": py_dataset_streams(Noisy),
+    "noisy threads": py_dataset_streams(Noisy, workers=3),
+    "threads": py_dataset_streams(Slow, workers=4, max_queue_size=3),
+    "reshuffled": py_dataset_streams(Reshuffled),
+    "reshuffled threads": py_dataset_streams(Reshuffled, workers=2),
 }
 
 

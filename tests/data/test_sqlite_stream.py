@@ -57,7 +57,7 @@ def test_one_thread_peeks_and_another_reads(path):
 
 
 def test_what_is_read_identifies_the_data(path):
-    def made(**values):
+    def sqlite_stream(**values):
         return SqliteStream(path, **{"table": "numbers", "features": "id", "batch_size": 7, **values})
 
     others = [
@@ -67,9 +67,9 @@ def test_what_is_read_identifies_the_data(path):
         {"shuffle": True},
         {"shuffle": True, "seed": 1},
     ]
-    assert len({str(made(**values).fingerprint) for values in [{}, *others]}) == 6
-    assert made(seed=1).fingerprint == made().fingerprint, "it has no effect on rows in order"
-    assert made().files == [path]
+    assert len({str(sqlite_stream(**values).fingerprint) for values in [{}, *others]}) == 6
+    assert sqlite_stream(seed=1).fingerprint == sqlite_stream().fingerprint, "it has no effect on rows in order"
+    assert sqlite_stream().files == [path]
 
 
 @pytest.mark.parametrize(

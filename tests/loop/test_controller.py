@@ -348,7 +348,7 @@ def watch(checkpointer, evaluator=None, **kwargs):
     return evaluator.events, logs
 
 
-def saved(*steps):
+def checkpointer_with(*steps):
     checkpointer = MemoryCheckpointer()
     for step in steps:
         checkpointer.save(step, {}, {"step": step})
@@ -356,13 +356,13 @@ def saved(*steps):
 
 
 def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
-    events, logs = watch(saved(5, 10, 15), until=15, timeout=300)
+    events, logs = watch(checkpointer_with(5, 10, 15), until=15, timeout=300)
     assert events == ["evaluate 15"]
     assert logs["validation_loss"] == 15
 
 
 def test_continuous_evaluation_sees_each_new_checkpoint():
-    checkpointer, evaluator = saved(5), SavedCounter()
+    checkpointer, evaluator = checkpointer_with(5), SavedCounter()
 
     def train():
         """Saves the next step once the one before is evaluated."""
@@ -411,7 +411,7 @@ def test_continuous_evaluation_raises_what_is_wrong_with_a_checkpoint_that_is_th
 
 def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
     begin = time.monotonic()
-    events, logs = watch(saved(5), until=100, timeout=0.3)
+    events, logs = watch(checkpointer_with(5), until=100, timeout=0.3)
     assert time.monotonic() - begin < 300
     assert events == ["evaluate 5"]
     assert logs["validation_loss"] == 5

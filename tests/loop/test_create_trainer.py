@@ -27,7 +27,7 @@ class Staged(ProgressivePolicy, TinyTask):
         return self.build_model()
 
 
-def compiled():
+def compiling_task():
     """Returns a task whose model is compiled where it is built: Keras then scales its loss in float16 by itself."""
 
     class Compiled(Task):
@@ -77,7 +77,7 @@ def test_a_task_in_stages_takes_a_trainer_that_knows_stages():
 )
 def test_a_compiled_model_in_float16_has_the_configured_scale(scale, cls):
     given = params(mixed_precision_dtype="float16", loss_scale=scale)
-    trainer = create_trainer(given, compiled(), train=True, evaluate=False)
+    trainer = create_trainer(given, compiling_task(), train=True, evaluate=False)
     assert type(trainer.optimizer) is type(trainer.model.optimizer) is cls
     trainer.train(4)
     trainer.close()

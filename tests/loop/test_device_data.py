@@ -186,7 +186,7 @@ def test_bad_batches_are_skipped(tmp_path, caplog):
     assert len(skipped["device"][0]) == 1
 
 
-def made():
+def dense_classifier():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -205,7 +205,7 @@ def test_fit_profits_and_gives_the_same(gpu, given):
     histories = []
     for free in (None, 10**9):
         gpu(free)
-        model = made()
+        model = dense_classifier()
         histories.append(
             es.fit(model, X, Y, 8, 3, verbose=0, validation_split=0.2, seed=1, **given).history
             | {"weights": model.get_weights()}
@@ -215,7 +215,7 @@ def test_fit_profits_and_gives_the_same(gpu, given):
 
 def test_fit_on_other_numbers_of_samples_does_not_compile_for_each(gpu):
     gpu(10**9)
-    model, compiled = made(), []
+    model, compiled = dense_classifier(), []
     for size in (48, 40, 32, 24, 48, 40):
         es.fit(model, X[:size], Y[:size], 8, verbose=0)
         compiled.append(vars(model)["_everstep_kept"].engine.compilations)

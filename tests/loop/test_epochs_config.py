@@ -176,7 +176,7 @@ def test_run_in_epochs_is_the_run_in_steps(finished, tmp_path):
     assert np.array_equal(weights(model), weights(twin))
     assert same["validation_loss"] == logs["validation_loss"]
     assert logged(model_dir) == logged(tmp_path / "run") == ["4", "8", "12"]
-    assert saved(model_dir) == saved(tmp_path / "run") == {"8", "12"}
+    assert checkpoint_names(model_dir) == checkpoint_names(tmp_path / "run") == {"8", "12"}
 
 
 def logged(model_dir):
@@ -184,7 +184,7 @@ def logged(model_dir):
         return [row["step"] for row in csv.DictReader(file)]
 
 
-def saved(model_dir):
+def checkpoint_names(model_dir):
     return {path.name for path in (model_dir / "checkpoints").iterdir()}
 
 

@@ -109,16 +109,16 @@ def test_data_and_callbacks_draw_side_by_side():
             seen.append(np.random.random())
             yield x, x.sum(axis=1, keepdims=True) + np.random.normal()
 
-    def fitted(data, watching):
+    def fit(data, watching):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         keras.utils.set_random_seed(0)  # fit leaves the global generators as they are
         es.fit(model, data, epochs=4, steps_per_epoch=3, callbacks=watching, verbose=False, seed=0)
 
     quiet, loud = Draws(), Draws()
-    fitted((np.zeros((12, 2), "float32"), np.zeros((12, 1), "float32")), [quiet])
-    fitted(batches, [])
+    fit((np.zeros((12, 2), "float32"), np.zeros((12, 1), "float32")), [quiet])
+    fit(batches, [])
     alone, seen = seen[:12], []
-    fitted(batches, [loud])
+    fit(batches, [loud])
     assert loud.drawn == quiet.drawn
     assert seen[:12] == alone

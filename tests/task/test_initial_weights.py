@@ -53,7 +53,7 @@ def same(model: keras.Model, source: keras.Model) -> bool:
     return list(ours) == list(theirs) and all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def saved(model: keras.Model, directory, step: int, run: str = "them") -> None:
+def save_checkpoint(model: keras.Model, directory, step: int, run: str = "them") -> None:
     checkpointer = OrbaxCheckpointer(directory, run=run)
     held = {key: keras.ops.convert_to_numpy(v) for key, v in state.collect({"model": model}).items()}
     checkpointer.save(step, held | {"optimizer/iteration": np.int64(7)}, {"step": step})
@@ -74,7 +74,7 @@ def forms(source, tmp_path_factory):
     root = tmp_path_factory.mktemp("forms")
     source.save_weights(root / "a.weights.h5")
     (root / "run").mkdir()
-    saved(source, root / "run" / "checkpoints", 3)
+    save_checkpoint(source, root / "run" / "checkpoints", 3)
     export_all(source, root / "run" / "export", X)
     source.save(root / "a.keras")
     for name in ("one/only.keras", "two/x.keras", "two/y.keras"):
@@ -235,8 +235,8 @@ def test_bfloat16_keeps_its_bits(tmp_path):
 
 def test_the_newest_good_checkpoint_of_a_run(tmp_path, caplog):
     old, new, model = seeded(models.mlp, 1), seeded(models.mlp, 2), seeded(models.mlp, 3)
-    saved(old, tmp_path / "checkpoints", 5)
-    saved(new, tmp_path / "checkpoints", 10)
+    save_checkpoint(old, tmp_path / "checkpoints", 5)
+    save_checkpoint(new, tmp_path / "checkpoints", 10)
     assert load(model, str(tmp_path)).path.endswith("10")
     assert same(model, new)
     (tmp_path / "checkpoints" / "10" / "parts" / "0" / "data").write_bytes(b"other")

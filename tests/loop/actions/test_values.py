@@ -135,10 +135,10 @@ class Counts:
 
 
 def test_state_inside_a_conditional_action_is_saved():
-    def made():
+    def counting_action():
         return ConditionalAction(NewBestMetric("a"), Counts())
 
-    first, second = made(), made()
+    first, second = counting_action(), counting_action()
     for value in (1.0, 3.0, 2.0):
         first({"a": value})
     second.set_state(first.get_state())
