@@ -89,16 +89,16 @@ def listed(error):
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory):
+def started_run(tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("started") / "run"
     train(model_dir)
     return model_dir
 
 
 @pytest.fixture
-def model_dir(started, tmp_path):
+def model_dir(started_run, tmp_path):
     """A run that has 4 steps."""
-    return shutil.copytree(started, tmp_path / "run")
+    return shutil.copytree(started_run, tmp_path / "run")
 
 
 def test_accepted_changes_are_printed_and_recorded(model_dir, capsys):

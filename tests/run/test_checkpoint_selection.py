@@ -14,7 +14,7 @@ ACCURACY = {5: 0.5, 10: 0.9, 15: 0.8}
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def run_with_checkpoints(tmp_path_factory):
     """A run with three checkpoints, and other files in their folder."""
     run = tmp_path_factory.mktemp("run")
     checkpointer = OrbaxCheckpointer(run / "checkpoints", Retention(newest=9))
@@ -40,16 +40,16 @@ def config(run, **trainer):
         ("last:3", [5, 10, 15], "the average of steps 5, 10 and 15"),
     ],
 )
-def test_selected_checkpoints(kept, wanted, steps, text):
-    chosen = choose(kept, wanted)
+def test_selected_checkpoints(run_with_checkpoints, wanted, steps, text):
+    chosen = choose(run_with_checkpoints, wanted)
     assert (chosen.steps, str(chosen)) == (steps, text)
     assert all(path.is_dir() for path in chosen.paths)
 
 
 @pytest.mark.parametrize("wanted", ["", "-1", "1.5", "newest", "5,", "5, 10", "05", "last:0", "last:-1", "5;10", "٥"])
-def test_nonsense(kept, wanted):
+def test_nonsense(run_with_checkpoints, wanted):
     with raises_problem(key="--checkpoint", received=wanted, reason="expected a step, best, last, steps to average"):
-        choose(kept, wanted)
+        choose(run_with_checkpoints, wanted)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_nonsense(kept, wanted):
         ("5,10,5", {"received": "5,10,5", "reason": "a step counts once"}),
     ],
 )
-def test_missing_checkpoints(kept, wanted, fields):
+def test_missing_checkpoints(run_with_checkpoints, wanted, fields):
     with raises_problem(key="--checkpoint", **fields):
-        choose(kept, wanted)
+        choose(run_with_checkpoints, wanted)
 
 
 def test_a_run_without_checkpoints(tmp_path):
@@ -72,29 +72,29 @@ def test_a_run_without_checkpoints(tmp_path):
             choose(tmp_path, wanted)
 
 
-def test_the_best_by_the_metric_that_the_run_names(kept):
-    config(kept, best_checkpoint_eval_metric="accuracy")
-    assert choose(kept, "best").steps == [10]
-    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_metric_comp="lower")
-    assert choose(kept, "best").steps == [5]
+def test_the_best_by_the_metric_that_the_run_names(run_with_checkpoints):
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy")
+    assert choose(run_with_checkpoints, "best").steps == [10]
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy", best_checkpoint_metric_comp="lower")
+    assert choose(run_with_checkpoints, "best").steps == [5]
     for nothing in ({}, {"best_checkpoint_eval_metric": "recall"}):
-        config(kept, **nothing)
+        config(run_with_checkpoints, **nothing)
         with raises_problem(
             key="--checkpoint", received="best", reason="best_checkpoint_eval_metric", remedy="there are: 5, 10, 15"
         ):
-            choose(kept, "best")
+            choose(run_with_checkpoints, "best")
 
 
-def test_exported_best_weights_come_first(kept):
+def test_exported_best_weights_come_first(run_with_checkpoints):
     """It may be of a step that is no more; where the whole checkpoint is there, an evaluation takes that."""
-    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
-    folder = OrbaxCheckpointer(kept / "top", Retention(newest=9))
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
+    folder = OrbaxCheckpointer(run_with_checkpoints / "top", Retention(newest=9))
     for step in (7, 15):
         folder.save(step, {"model/w": np.array([1.0])}, {"step": step})
     folder.close()
     for step, whole in ((7, "top"), (15, "checkpoints")):
-        (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": step}))
-        assert choose(kept, "best").paths == (kept / "top" / str(step),)
-        assert choose(kept, "best", needs="task").paths == (kept / whole / str(step),)
-    (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
-    assert choose(kept, "best").steps == [10], "the weights that it names are missing"
+        (run_with_checkpoints / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": step}))
+        assert choose(run_with_checkpoints, "best").paths == (run_with_checkpoints / "top" / str(step),)
+        assert choose(run_with_checkpoints, "best", needs="task").paths == (run_with_checkpoints / whole / str(step),)
+    (run_with_checkpoints / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
+    assert choose(run_with_checkpoints, "best").steps == [10], "the weights that it names are missing"
