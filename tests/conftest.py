@@ -192,10 +192,10 @@ def tiny_preset(tmp_path_factory):
     """Returns a function that makes a tiny KerasHub preset, once: `tiny_preset("causal_lm", "llama3")`."""
 
     @functools.cache
-    def made(kind: str, family: str, **arguments: Any) -> str:
+    def preset_folder(kind: str, family: str, **arguments: Any) -> str:
         from everstep.testing import hub
 
         directory = tmp_path_factory.mktemp("presets") / family
         return getattr(hub, f"tiny_{kind}")(directory, family, **arguments)
 
-    return made
+    return preset_folder

@@ -16,7 +16,7 @@ Y = X.sum(axis=1, keepdims=True)
 LINE = "the code has changed since the last attempt: sources "
 
 
-def build():
+def linear_model():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
 
@@ -30,18 +30,18 @@ class Line(FlowTask):
         self.dataset = DataSet(X, Y)
 
     def build_model(self):
-        return build()
+        return linear_model()
 
 
 def by_fit(folder, epochs):
-    model = build()
+    model = linear_model()
     model.compile("sgd", "mse")
     everstep.fit(model, X, Y, epochs=epochs, model_dir=folder / "run")
     return folder / "run"
 
 
 def by_training(folder, epochs):
-    training = everstep.Training(build_model_func=build, job_dir=folder / "run", optimizer="sgd", loss="mse")
+    training = everstep.Training(build_model_func=linear_model, job_dir=folder / "run", optimizer="sgd", loss="mse")
     training.run_train((X, Y), None, epochs)
     return folder / "run"
 
@@ -50,7 +50,7 @@ class LineTask(Regression):
     """The same model as a Task."""
 
     def build_model(self):
-        return build()
+        return linear_model()
 
     def build_inputs(self, params, input_context=None):
         return X, Y

@@ -9,9 +9,10 @@ from tests.task.multitask.samples import Pair, pair_config
 
 import everstep as es
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.export.model_export import serving_format
 from everstep.fast_dev_run import Stages, dev_run, one_batch
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, tiny_params
 
 pytestmark = pytest.mark.slow
@@ -109,7 +110,7 @@ def test_the_failing_stage_is_named(tmp_path, method, stage):
     task = Watched([])
     setattr(task, method, Failing(TrainingError("no such luck")))
     lines = []
-    with pytest.raises(TrainingError, match=f"^{stage} failed: no such luck"):
+    with raises_problem(TrainingError, reason=f"^{stage} failed: no such luck"):
         dev_run(tiny_params(), lambda params: task, "train_and_eval", tmp_path / "run", Stages(lines.append))
     assert lines[-1].split()[:2] == [stage, "failed"]
 
@@ -119,7 +120,7 @@ def test_a_loss_that_is_not_finite_fails_training(tmp_path):
         def build_losses(self, labels, model_outputs, aux_losses=None, sample_weight=None):
             return keras.ops.mean(model_outputs) * float("inf")
 
-    with pytest.raises(TrainingError, match="^train failed: the training loss is -?inf"):
+    with raises_problem(TrainingError, reason="^train failed: the training loss is -?inf"):
         stages_of(tmp_path, lambda params: Infinite())
 
 
@@ -150,7 +151,7 @@ def test_a_model_that_cannot_be_exported_in_any_format(tmp_path, monkeypatch):
     none = Failing(TypeError("no format"))
     monkeypatch.setattr("everstep.export.model_export.export_keras", none)
     monkeypatch.setattr("everstep.export.model_export.serving_format", lambda: ("other", none))
-    with pytest.raises(TrainingError, match="^export failed: the model cannot be exported in any format"):
+    with raises_problem(TrainingError, reason="^export failed: the model cannot be exported in any format"):
         stages_of(tmp_path, mode="train")
 
 
@@ -163,10 +164,10 @@ def test_a_checkpoint_that_is_restored_with_other_bits(tmp_path, monkeypatch):
         return {**state, key: np.nextafter(state[key], np.float32(9))}, meta
 
     monkeypatch.setattr(OrbaxCheckpointer, "restore", damaged)
-    with pytest.raises(TrainingError, match=r"^restore failed: 1 of \d+ variables have other bits .* model/"):
+    with raises_problem(TrainingError, reason=r"^restore failed: 1 of \d+ variables have other bits .* model/"):
         stages_of(tmp_path)
 
 
 def test_a_usage_error_stays_one(tmp_path):
-    with pytest.raises(UsageError, match=r"^build failed: task\.train_data"):
+    with raises_problem(reason=r"^build failed: task\.train_data"):
         stages_of(tmp_path, params=tiny_params().replace(task={"train_data": {"global_batch_size": 99}}))

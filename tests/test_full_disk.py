@@ -86,7 +86,7 @@ def attempt(directory, policy, action=lambda logs: None):
     return ""
 
 
-def found(directory, error):
+def state_of_run(directory, error):
     """Returns what the run directory holds after an attempt."""
     record = json.loads((directory / "run.json").read_text())
     checkpointer = OrbaxCheckpointer(directory / "checkpoints", run=record["id"])
@@ -103,10 +103,10 @@ def program(folder, policy, left):
     logging.basicConfig(format="%(name)s: %(message)s")
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)], check=True)
     run = folder / "run"
-    outcomes = [found(run, attempt(run, policy, filling(folder, left, frees=policy == "continue")))]
+    outcomes = [state_of_run(run, attempt(run, policy, filling(folder, left, frees=policy == "continue")))]
     if policy == "stop":
         (folder / "filler").unlink()
-        outcomes.append(found(run, attempt(run, policy)))
+        outcomes.append(state_of_run(run, attempt(run, policy)))
     print(json.dumps(outcomes))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from everstep import storage
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -78,13 +79,11 @@ def test_json_is_strict_and_accepts_numpy(tmp_path):
 
 
 def test_read_json_reports_missing_and_broken_files(tmp_path):
-    with pytest.raises(UsageError, match=r"missing\.json: cannot be read: No such file") as missing:
+    with raises_problem(key=str(tmp_path / "missing.json"), reason="cannot be read: No such file"):
         storage.read_json(tmp_path / "missing.json")
-    assert missing.value.key == str(tmp_path / "missing.json")
     (tmp_path / "broken.json").write_text('{"a": ')
-    with pytest.raises(UsageError, match=r"broken\.json: is not valid JSON") as broken:
+    with raises_problem(key=str(tmp_path / "broken.json"), reason="is not valid JSON"):
         storage.read_json(tmp_path / "broken.json")
-    assert broken.value.key == str(tmp_path / "broken.json")
 
 
 def test_prepare_directory_reports_whether_it_is_new(tmp_path):
@@ -103,9 +102,8 @@ def test_a_file_in_the_way_is_named(tmp_path, below):
 
 
 def test_an_unwritable_directory_is_named_even_to_root():
-    with pytest.raises(UsageError, match="'/proc/nowhere', cannot be written to") as error:
+    with raises_problem(received="/proc/nowhere", reason="cannot be written to", remedy="you may write to"):
         storage.prepare_directory("/proc/nowhere")
-    assert (error.value.received, error.value.remedy) == ("/proc/nowhere", "choose a directory you may write to")
 
 
 def test_remove_directory_accepts_a_missing_one(tmp_path):

@@ -11,10 +11,11 @@ import pytest
 from everstep.checkpoint.averaging import average, write_average
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.run.averaged_checkpoint import as_checkpoint, evaluated_keys
 from everstep.run.checkpoint_selection import Chosen
 from everstep.task.optim.ema import SLOT
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def state(step):
     }
 
 
-def saved(folder, states, meta=None):
+def checkpoint_paths(folder, states, meta=None):
     """Writes checkpoints as a run does; returns their paths."""
     checkpointer = OrbaxCheckpointer(folder / "checkpoints", Retention(newest=9))
     for step, each in states.items():
@@ -52,7 +53,7 @@ def saved(folder, states, meta=None):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("run"), {step: state(step) for step in STEPS}, {"stage": 1})
+    return checkpoint_paths(tmp_path_factory.mktemp("run"), {step: state(step) for step in STEPS}, {"stage": 1})
 
 
 def test_floats_are_averaged_in_float64_and_integers_are_the_newest(paths):
@@ -72,7 +73,7 @@ def test_floats_are_averaged_in_float64_and_integers_are_the_newest(paths):
 def test_small_differences_are_not_lost_to_rounding(tmp_path):
     """Sums of a million and a third in float32 would be inexact."""
     values = [np.float32(1e6 + 1 / 3 * step) for step in range(1, 8)]
-    paths = saved(tmp_path, {step: {"model/w": np.array([v])} for step, v in enumerate(values, start=1)})
+    paths = checkpoint_paths(tmp_path, {step: {"model/w": np.array([v])} for step, v in enumerate(values, start=1)})
     exact = np.float32(np.sum(np.array(values, np.float64)) / 7)
     assert average(paths, evaluated_keys)["model/w"][0] == exact
 
@@ -99,7 +100,7 @@ def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
         }
         for step in (1, 2)
     }
-    found = average(saved(tmp_path, states), evaluated_keys)
+    found = average(checkpoint_paths(tmp_path, states), evaluated_keys)
     assert {key: array.tolist() for key, array in found.items()} == {"model/w": [15.0], "model/b": [1.5]}
 
 
@@ -112,14 +113,13 @@ def test_a_run_with_moving_averages_gives_its_averages(tmp_path):
     ],
 )
 def test_different_models_are_refused(tmp_path, other, difference):
-    paths = saved(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
-    with pytest.raises(UsageError, match=rf"checkpoints/2', cannot be averaged .*{difference}: choose") as error:
+    paths = checkpoint_paths(tmp_path, {1: {"model/w": np.zeros(2)}, 2: other})
+    with raises_problem(key="--checkpoint", received=str(paths[1]), reason=f"cannot be averaged .*{difference}"):
         average(paths, evaluated_keys)
-    assert (error.value.key, error.value.received) == ("--checkpoint", str(paths[1]))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
-    paths = saved(tmp_path, {step: {"model/w": np.arange(5000.0)} for step in (1, 2)})
+    paths = checkpoint_paths(tmp_path, {step: {"model/w": np.arange(5000.0)} for step in (1, 2)})
     largest = max(paths[0].rglob("*"), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[-100] ^= 1
@@ -148,7 +148,7 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints(tmp_path):
     """Sixty arrays of two MiB each; memory holds all of them once in float64, and one checkpoint."""
     random = np.random.default_rng(0)
     state = {f"model/{number}": random.normal(size=(512, 1024)).astype("float32") for number in range(60)}
-    saved(tmp_path, dict.fromkeys(range(1, 9), state))
+    checkpoint_paths(tmp_path, dict.fromkeys(range(1, 9), state))
     # Freed memory goes back to the system at once, so that the peak is what was in use and not what malloc keeps.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
 

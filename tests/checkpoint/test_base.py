@@ -25,17 +25,17 @@ FROZEN = {
 BASE = Base(digest(FROZEN), variables=len(FROZEN))
 
 
-def trained(step):
+def trained_state(step):
     return {"model/lora": np.full(3, step, "float32"), "optimizer/iteration": np.array(step)}
 
 
-def saved(folder, steps=(1, 2), retention=None, frozen=BASE):
+def checkpoints_on_base(folder, steps=(1, 2), retention=None, frozen=BASE):
     """Writes checkpoints on a base, as a run does; returns their folder."""
     checkpointer = OrbaxCheckpointer(folder / "checkpoints", retention or Retention(newest=9), run="a run")
     if not frozen.name:
         checkpointer.save_base(frozen, FROZEN)
     for step in steps:
-        checkpointer.save(step, trained(step), {"step": step}, base=frozen)
+        checkpointer.save(step, trained_state(step), {"step": step}, base=frozen)
         checkpointer.wait()
     checkpointer.close()
     return folder / "checkpoints"
@@ -53,29 +53,29 @@ def files(folder):
 
 
 def test_a_checkpoint_is_read_with_its_frozen_weights(tmp_path):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "checkpoints"]
     state, meta = OrbaxCheckpointer(folder, run="a run").restore()
-    same(state, FROZEN | trained(2))
+    same(state, FROZEN | trained_state(2))
     assert meta == {"step": 2, "base": {"digest": BASE.digest, "name": "", "variables": 4}}
     assert manifest.read(folder / "1").base == BASE
     assert partial_read.shapes(folder / "1") == {
-        key: array.shape for key, array in (FROZEN | trained(1)).items() if array.size
+        key: array.shape for key, array in (FROZEN | trained_state(1)).items() if array.size
     }
     found = partial_read.read(folder / "1", ["model/kernel", "model/lora"])
-    same(found, {"model/kernel": FROZEN["model/kernel"], "model/lora": trained(1)["model/lora"]})
+    same(found, {"model/kernel": FROZEN["model/kernel"], "model/lora": trained_state(1)["model/lora"]})
 
 
 def test_weights_in_other_folders_of_the_run_find_them(tmp_path):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
     for place in ("best/2", "exports/best/2"):
         shutil.copytree(folder / "2", tmp_path / place)
-        same(arrays.read(tmp_path / place)[0], FROZEN | trained(2))
+        same(arrays.read(tmp_path / place)[0], FROZEN | trained_state(2))
 
 
 def test_without_frozen_weights_nothing_is_different(tmp_path):
     checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints")
-    checkpointer.save(1, trained(1), {"step": 1})
+    checkpointer.save(1, trained_state(1), {"step": 1})
     checkpointer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     written = json.loads((tmp_path / "checkpoints/1" / manifest.NAME).read_text())
@@ -85,7 +85,7 @@ def test_without_frozen_weights_nothing_is_different(tmp_path):
 
 
 def test_a_kill_after_the_frozen_weights_leaves_what_the_next_attempt_uses(tmp_path):
-    saved(tmp_path, steps=())
+    checkpoints_on_base(tmp_path, steps=())
     half = tmp_path / "base" / ".everstep-0123456789ab-half"
     half.mkdir()
     checkpointer = OrbaxCheckpointer(tmp_path / "checkpoints", run="a run")
@@ -94,14 +94,14 @@ def test_a_kill_after_the_frozen_weights_leaves_what_the_next_attempt_uses(tmp_p
     assert checkpointer.has_base(BASE)
     checkpointer.save_base(Base(digest({}), variables=0), {})  # of another start
     assert not half.exists()
-    checkpointer.save(1, trained(1), {"step": 1}, base=BASE)
+    checkpointer.save(1, trained_state(1), {"step": 1}, base=BASE)
     checkpointer.close()
-    same(OrbaxCheckpointer(tmp_path / "checkpoints", run="a run").restore()[0], FROZEN | trained(1))
+    same(OrbaxCheckpointer(tmp_path / "checkpoints", run="a run").restore()[0], FROZEN | trained_state(1))
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed", "another"])
 def test_damaged_frozen_weights_are_reported_and_no_checkpoint_is_set_aside(tmp_path, damage):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
     place = tmp_path / "base" / base.name_of(BASE.digest)
     if damage == "removed":
         shutil.rmtree(place)
@@ -120,9 +120,9 @@ def test_damaged_frozen_weights_are_reported_and_no_checkpoint_is_set_aside(tmp_
 
 
 def test_a_damaged_checkpoint_is_set_aside_as_ever(tmp_path):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
     (folder / "2" / "extra").write_text("x")
-    same(OrbaxCheckpointer(folder, run="a run").restore()[0], FROZEN | trained(1))
+    same(OrbaxCheckpointer(folder, run="a run").restore()[0], FROZEN | trained_state(1))
     assert (folder / "2.damaged").is_dir()
 
 
@@ -133,7 +133,7 @@ def test_they_are_removed_with_the_last_checkpoint_that_needs_them(tmp_path):
     checkpointer.save_base(second, FROZEN)
 
     def step(number, on):
-        checkpointer.save(number, trained(number), {"step": number}, base=on)
+        checkpointer.save(number, trained_state(number), {"step": number}, base=on)
         checkpointer.wait()
         return sorted(path.name for path in (tmp_path / "base").iterdir())
 
@@ -150,15 +150,15 @@ def test_they_are_removed_with_the_last_checkpoint_that_needs_them(tmp_path):
 
 def test_a_base_that_the_task_provides_is_only_named(tmp_path):
     named = Base(BASE.digest, "bert_tiny", 4)
-    folder = saved(tmp_path, frozen=named)
+    folder = checkpoints_on_base(tmp_path, frozen=named)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     state, meta = OrbaxCheckpointer(folder, run="a run").restore()
-    same(state, trained(2))
+    same(state, trained_state(2))
     assert meta["base"] == {"digest": BASE.digest, "name": "bert_tiny", "variables": 4}
 
 
 def test_the_average_contains_the_frozen_weights_unchanged(tmp_path):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
 
     def models(keys):
         return {key: key for key in keys if key.startswith("model/")}
@@ -172,11 +172,11 @@ def test_the_average_contains_the_frozen_weights_unchanged(tmp_path):
 
 def test_the_average_names_what_the_task_provides(tmp_path):
     named = Base(BASE.digest, "bert_tiny", 4)
-    folder = saved(tmp_path, frozen=named)
+    folder = checkpoints_on_base(tmp_path, frozen=named)
     write_average([folder / "1", folder / "2"], tmp_path / "2", lambda keys: {key: key for key in keys})
     assert manifest.read(tmp_path / "2").base == named
     checkpointer = OrbaxCheckpointer(folder, Retention(newest=9), run="a run")
-    checkpointer.save(3, trained(3), {"step": 3}, base=Base(BASE.digest, "bert_small", 4))
+    checkpointer.save(3, trained_state(3), {"step": 3}, base=Base(BASE.digest, "bert_small", 4))
     checkpointer.close()
     with pytest.raises(UsageError) as caught:
         write_average([folder / "1", folder / "3"], tmp_path / "3", lambda keys: {key: key for key in keys})
@@ -184,7 +184,7 @@ def test_the_average_names_what_the_task_provides(tmp_path):
 
 
 def test_an_older_program_refuses_them(tmp_path, monkeypatch):
-    folder = saved(tmp_path)
+    folder = checkpoints_on_base(tmp_path)
     monkeypatch.setattr(manifest, "FORMAT", manifest.IN_PARTS)
     with pytest.raises(UsageError):
         OrbaxCheckpointer(folder, run="a run").restore()

@@ -16,7 +16,7 @@ from everstep.checkpoint import manifest
 from everstep.checkpoint.checkpointer import NoopCheckpointer
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -102,12 +102,12 @@ def test_saving_a_step_again_changes_nothing(checkpointer, tmp_path):
 
 
 def test_a_missing_step_is_reported_with_the_existing_ones(checkpointer):
-    with pytest.raises(UsageError, match=r"contains no checkpoints"):
+    with raises_problem(reason="contains no checkpoints"):
         checkpointer.restore()
     for step in (1, 2):
         checkpointer.save(step, {"a": np.array(1)}, {})
     checkpointer.wait()
-    with pytest.raises(UsageError, match=r"contains no checkpoint of step 7: it has 1, 2"):
+    with raises_problem(reason="contains no checkpoint of step 7", remedy="it has 1, 2"):
         checkpointer.restore(7)
 
 
@@ -194,7 +194,7 @@ def test_noop_checkpointer_saves_nothing():
     checkpointer = NoopCheckpointer()
     checkpointer.save(1, STATE, META)
     assert (checkpointer.steps(), checkpointer.latest()) == ([], None)
-    with pytest.raises(UsageError, match="keeps no checkpoints"):
+    with raises_problem(reason="keeps no checkpoints"):
         checkpointer.restore()
     checkpointer.close()
 
@@ -226,5 +226,5 @@ def test_the_id_of_the_run_may_become_known_later(tmp_path):
     trainer.close()
     assert evaluator.restore(5)[1] == META
     assert evaluator.restore(5)[1] == META
-    with pytest.raises(UsageError, match="written by another run"):
+    with raises_problem(reason="written by another run"):
         evaluator.restore(5)

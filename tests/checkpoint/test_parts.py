@@ -67,7 +67,7 @@ def save(folder, size=2, steps=(1,), fails=None, **arguments):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved_checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "checkpoints"
     steps, digests = save(folder, steps=(1, 2, 3))
     assert steps[0] == [2, 3]
@@ -79,11 +79,13 @@ def assert_same(found, expected):
     assert digest(found) == digest(expected)
 
 
-def test_any_number_of_processes_reads_what_two_have_written(saved):
-    assert not [path for path in saved.iterdir() if not path.name.isdecimal()], "something temporary is left"
-    assert_same(OrbaxCheckpointer(saved).restore()[0], state(3))
+def test_any_number_of_processes_reads_what_two_have_written(saved_checkpoints):
+    assert not [path for path in saved_checkpoints.iterdir() if not path.name.isdecimal()], (
+        "something temporary is left"
+    )
+    assert_same(OrbaxCheckpointer(saved_checkpoints).restore()[0], state(3))
     for size in (2, 4):
-        for found, meta in restore(saved, size):
+        for found, meta in restore(saved_checkpoints, size):
             assert meta == {"step": 3}
             assert_same(found, state(3))
             place = slice(1, 7), slice(2, 5)  # across both parts
@@ -109,9 +111,11 @@ def hashed(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_file_is_checked_by_one_process(saved, hashed, size):
-    restore(saved, size)
-    assert sorted(str(path.relative_to(saved / "3")) for path in hashed) == sorted(manifest.read(saved / "3").files)
+def test_every_file_is_checked_by_one_process(saved_checkpoints, hashed, size):
+    restore(saved_checkpoints, size)
+    assert sorted(str(path.relative_to(saved_checkpoints / "3")) for path in hashed) == sorted(
+        manifest.read(saved_checkpoints / "3").files
+    )
 
 
 def test_a_process_checks_its_parts_and_a_share_of_the_rest():
@@ -125,30 +129,32 @@ def test_a_process_checks_its_parts_and_a_share_of_the_rest():
     assert set.union(*two) == set(files)
 
 
-def test_other_readers_know_parts(saved):
+def test_other_readers_know_parts(saved_checkpoints):
     whole = state(3)
-    path = saved / "3"
+    path = saved_checkpoints / "3"
     assert partial_read.shapes(path) == {key: array.shape for key, array in whole.items() if array.size}
     some = ["model/table", "model/bias"]
     assert_same(partial_read.read(path, some), {key: whole[key] for key in some})
-    mean = average([saved / "2", path], lambda keys: {key: key for key in keys})
+    mean = average([saved_checkpoints / "2", path], lambda keys: {key: key for key in keys})
     expected = (state(2)["model/kernel"].astype(float) + whole["model/kernel"]) / 2
     np.testing.assert_array_equal(mean["model/kernel"], expected.astype("float32"))
     assert set(mean) == set(whole)
 
 
-def test_every_process_has_a_folder(saved, tmp_path):
+def test_every_process_has_a_folder(saved_checkpoints, tmp_path):
     """The first one also has the small arrays that are not divided."""
-    assert manifest.verify(saved / "3").format == manifest.IN_PARTS
-    indexes = [json.loads((saved / "3" / parts.FOLDER / rank / "index.json").read_text()) for rank in ("0", "1")]
+    assert manifest.verify(saved_checkpoints / "3").format == manifest.IN_PARTS
+    indexes = [
+        json.loads((saved_checkpoints / "3" / parts.FOLDER / rank / "index.json").read_text()) for rank in ("0", "1")
+    ]
     assert set(indexes[1]) == {"model/kernel", "model/table", "model/counts"}
     assert set(indexes[0]) == {*indexes[1], "model/bias"}
-    assert {path.name for path in (saved / "3" / parts.FOLDER).iterdir()} == {"0", "1"}
+    assert {path.name for path in (saved_checkpoints / "3" / parts.FOLDER).iterdir()} == {"0", "1"}
 
 
 @pytest.mark.parametrize("name", ["data", "index.json"])
-def test_a_changed_part_is_damage(saved, tmp_path, name):
-    shutil.copytree(saved, tmp_path / "run")
+def test_a_changed_part_is_damage(saved_checkpoints, tmp_path, name):
+    shutil.copytree(saved_checkpoints, tmp_path / "run")
     broken(tmp_path / "run" / "3" / parts.FOLDER / "1" / name)
     found, meta = OrbaxCheckpointer(tmp_path / "run").restore()
     assert meta == {"step": 2}
@@ -163,10 +169,10 @@ def broken(file):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_damage_that_one_process_finds_is_known_to_all(saved, tmp_path, size):
+def test_damage_that_one_process_finds_is_known_to_all(saved_checkpoints, tmp_path, size):
     """Whichever file it is, all processes restore the checkpoint before; the damaged one is set aside once."""
-    for number, path in enumerate(sorted(manifest.read(saved / "3").files)):
-        folder = shutil.copytree(saved, tmp_path / str(number))
+    for number, path in enumerate(sorted(manifest.read(saved_checkpoints / "3").files)):
+        folder = shutil.copytree(saved_checkpoints, tmp_path / str(number))
         broken(folder / "3" / path)
         for found, meta in restore(folder, size):
             assert meta == {"step": 2}
@@ -174,8 +180,8 @@ def test_damage_that_one_process_finds_is_known_to_all(saved, tmp_path, size):
         assert sorted(entry.name for entry in folder.iterdir()) == ["2", "3.damaged"]
 
 
-def test_a_damaged_step_that_was_asked_for_is_an_error_of_all(saved, tmp_path):
-    folder = shutil.copytree(saved, tmp_path / "run")
+def test_a_damaged_step_that_was_asked_for_is_an_error_of_all(saved_checkpoints, tmp_path):
+    folder = shutil.copytree(saved_checkpoints, tmp_path / "run")
     broken(folder / "3" / parts.FOLDER / "1" / "data")
 
     def work(gang, rank):
@@ -187,9 +193,9 @@ def test_a_damaged_step_that_was_asked_for_is_an_error_of_all(saved, tmp_path):
         assert reason == f"the checkpoint '{folder / '3'}' is damaged: parts/1/data has other content than was written"
 
 
-def test_a_checkpoint_that_was_being_replaced_is_read_by_all(saved, tmp_path):
+def test_a_checkpoint_that_was_being_replaced_is_read_by_all(saved_checkpoints, tmp_path):
     """A kill between two renames leaves the former one under another name."""
-    folder = shutil.copytree(saved, tmp_path / "run")
+    folder = shutil.copytree(saved_checkpoints, tmp_path / "run")
     (folder / "3").rename(folder / "3.replaced")
     assert [meta for _, meta in restore(folder, 2)] == [{"step": 3}, {"step": 3}]
 
@@ -211,9 +217,9 @@ def changed(**entry):
         (changed(parts=[{"start": [0, 3], "shape": [8, 3]}]), "cannot be used: KeyError"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(saved, tmp_path, change, reason):
+def test_parts_that_do_not_fit_are_refused(saved_checkpoints, tmp_path, change, reason):
     """As in a checkpoint of a stranger, whose manifest is right."""
-    path = shutil.copytree(saved / "3", tmp_path / "3")
+    path = shutil.copytree(saved_checkpoints / "3", tmp_path / "3")
     file = path / parts.FOLDER / "1" / "index.json"
     index = json.loads(file.read_text())
     if (entry := change(index)) is None:

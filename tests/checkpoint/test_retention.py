@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstep.checkpoint.retention import Entry, Retention
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def entries(*steps: int, metrics: dict[int, float] | None = None) -> list[Entry]:
@@ -47,15 +47,13 @@ def test_values_that_are_not_finite_are_never_the_best(mode, value):
 
 @pytest.mark.parametrize("newest", [1, 0, -3])
 def test_fewer_than_two_are_refused(newest):
-    with pytest.raises(UsageError, match=f"max_to_keep: received {newest}, must be at least 2") as error:
+    with raises_problem(key="max_to_keep", received=newest, reason="must be at least 2"):
         Retention(newest)
-    assert (error.value.key, error.value.received) == ("max_to_keep", newest)
 
 
 def test_keeping_the_best_needs_a_metric():
-    with pytest.raises(UsageError, match="needs the name of a metric") as error:
+    with raises_problem(key="keep_best", reason="needs the name of a metric", remedy="best_checkpoint_eval_metric"):
         Retention(best=1)
-    assert (error.value.key, error.value.remedy) == ("keep_best", "set best_checkpoint_eval_metric")
 
 
 STEPS = st.sets(st.integers(0, 500), max_size=30)

@@ -10,6 +10,7 @@ from everstep.cli.commands import load
 from everstep.data.formats.tfrecord import frames
 from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytest.importorskip("tensorflow")
 
@@ -77,7 +78,7 @@ def test_the_order(npz, tmp_path, capsys):
     assert drawn == labels("b", "--seed", 0) != labels("c", "--seed", 1)
     assert sorted(drawn) == sorted(kept := labels("d", "--no-shuffle"))
     assert drawn != kept == [f"'{row % 11}'" for row in range(12)]
-    with pytest.raises(UsageError, match="seed: received -1"):
+    with raises_problem(key="seed", received=-1):
         labels("e", "--seed", -1)
 
 
@@ -163,7 +164,7 @@ def test_bad_input(npz, photos, tmp_path):
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
     assert not list(tmp_path.glob("*/*.tfrec*"))
-    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
+    with raises_problem(key="PATH", received=str(tmp_path / "nowhere"), reason="there is no such file or folder"):
         records("inspect", tmp_path / "nowhere")
     assert records("inspect", tmp_path / "notes.tfrec") == 1
 

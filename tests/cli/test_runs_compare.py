@@ -21,7 +21,7 @@ HISTORY = """step,training_loss,accuracy,learning_rate,validation_loss,validatio
 400,0.3,0.7,0."""
 
 
-def made(name: str, losses: tuple[str, str, str], accuracy: str, units: int = 16, **record: Any) -> Path:
+def finished_run(name: str, losses: tuple[str, str, str], accuracy: str, units: int = 16, **record: Any) -> Path:
     run = Run.open(f"runs/{name}", "mnist/mlp", "jax")
     run.begin(0, CONFIG % (units, "plain", "hunter2-secret"), code={"commit": "c1", "dirty": False})
     run.update(
@@ -37,12 +37,12 @@ def made(name: str, losses: tuple[str, str, str], accuracy: str, units: int = 16
 
 
 @pytest.fixture
-def two(everstep: Any) -> Any:
+def two_runs(everstep: Any) -> Any:
     data = {"train": {"0": {"shape": [4], "sha256": "d1"}}}
-    made("a", ("0.8", "0.3", "0.4"), "0.8", data=data, cost={"samples_per_second": 100.0, "device": "cpu"})
+    finished_run("a", ("0.8", "0.3", "0.4"), "0.8", data=data, cost={"samples_per_second": 100.0, "device": "cpu"})
     environment = {"python": "3.11", "packages": {"keras": "3.99"}}
     other = {"environment": environment, "code": {"commit": "c2", "dirty": True}, "cost": {"samples_per_second": 50.0}}
-    made("b", ("0.9", "nan", "0.2"), "0.8", 32, data={"train": {"0": {"shape": [4], "sha256": "d2"}}}, **other)
+    finished_run("b", ("0.9", "nan", "0.2"), "0.8", 32, data={"train": {"0": {"shape": [4], "sha256": "d2"}}}, **other)
     return everstep
 
 
@@ -52,8 +52,8 @@ def table(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-def test_side_by_side(two: Any) -> None:
-    outcome = two("runs", "compare", "runs/a", "runs/b")
+def test_side_by_side(two_runs: Any) -> None:
+    outcome = two_runs("runs", "compare", "runs/a", "runs/b")
     rows = table(outcome.out)
     assert outcome.code == 0
     assert rows["a"] == ["b"]
@@ -75,20 +75,20 @@ def test_side_by_side(two: Any) -> None:
     assert "hunter2-secret" not in outcome.out
 
 
-def test_the_picture(two: Any, tmp_path: Path) -> None:
-    last = two("runs", "compare", "runs/a", "runs/b").out.splitlines()[-1]
+def test_the_picture(two_runs: Any, tmp_path: Path) -> None:
+    last = two_runs("runs", "compare", "runs/a", "runs/b").out.splitlines()[-1]
     assert last == "runs/a/reports/compare.png"
     data = Path(last).read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG")
     assert width > height > 300
     for name, start in (("x/curves.svg", b"<?xml"), ("curves.pdf", b"%PDF"), ("again.png", data)):
-        assert two("runs", "compare", "runs/a", "runs/b", "--out", name).code == 0
+        assert two_runs("runs", "compare", "runs/a", "runs/b", "--out", name).code == 0
         assert Path(name).read_bytes().startswith(start), "the same runs, the same bytes"
 
 
-def test_json(two: Any) -> None:
-    found = json.loads(two("runs", "compare", "runs/a", "runs/b", "--json").out)
+def test_json(two_runs: Any) -> None:
+    found = json.loads(two_runs("runs", "compare", "runs/a", "runs/b", "--json").out)
     assert [run["directory"] for run in found["runs"]] == ["runs/a", "runs/b"]
     assert {"key": "task.units", "values": ["16", "32"]} in found["configuration"]
     (row,) = [row for row in found["metrics"] if row["key"] == "validation loss, best"]
@@ -101,33 +101,36 @@ def test_json(two: Any) -> None:
     }
     assert "picture" not in found
     assert not Path("runs/a/reports").exists(), "who asks for JSON gets a picture only by name"
-    assert json.loads(two("runs", "compare", "runs/a", "runs/b", "--json", "--out", "c.png").out)["picture"] == "c.png"
+    assert (
+        json.loads(two_runs("runs", "compare", "runs/a", "runs/b", "--json", "--out", "c.png").out)["picture"]
+        == "c.png"
+    )
 
 
-def test_evaluations_and_the_page(two: Any) -> None:
+def test_evaluations_and_the_page(two_runs: Any) -> None:
     for name, right in (("a", 1), ("b", 2)):
         labels = [0, 1, 1, 0]
         answers = [[1.0, 0.0] if (label == 0) == (row < right) else [0.0, 1.0] for row, label in enumerate(labels)]
 
         batch = SampleBatch(None, np.array(labels), np.array(answers))
         Evaluator([Accuracy()]).run([batch], f"runs/{name}/reports", "test")
-    outcome = two("runs", "compare", "runs/a", "runs/b", "--html")
+    outcome = two_runs("runs", "compare", "runs/a", "runs/b", "--html")
     assert table(outcome.out)["test accuracy"] == ["0.25", "0.5 *"]
     assert outcome.out.splitlines()[-1] == "runs/a/reports/comparison.html"
     assert "<html" in Path("runs/a/reports/comparison.html").read_text()
 
 
-def test_three_runs_of_one_name_and_one_without_a_history(two: Any) -> None:
+def test_three_runs_of_one_name_and_one_without_a_history(two_runs: Any) -> None:
     run = Run.open("other/a", "mnist/mlp", "jax")
     run.begin(0, "", code={})
     run.update(7, 1, {"validation": {"validation_loss": 0.9}})
-    outcome = two("runs", "compare", "runs/a", "runs/b", "other/a")
+    outcome = two_runs("runs", "compare", "runs/a", "runs/b", "other/a")
     rows = table(outcome.out)
     assert rows["runs/a"] == ["runs/b", "other/a"]
     assert rows["status"][2] == "killed"
     assert rows["validation loss, last"][2] == "0.9 @7", "what the record says"
     assert rows["task.units"] == ["16", "32", "-"]
-    nothing = two("runs", "compare", "other/a", "runs/b", "--out", "c.png")
+    nothing = two_runs("runs", "compare", "other/a", "runs/b", "--out", "c.png")
     assert nothing.code == 0, "one of them has curves"
 
 
@@ -142,16 +145,16 @@ def test_nothing_to_draw(everstep: Any) -> None:
     assert not Path("c.png").exists()
 
 
-def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
+def test_without_matplotlib(two_runs: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(side_by_side.importlib.util, "find_spec", lambda name: None)
-    outcome = two("runs", "compare", "runs/a", "runs/b")
+    outcome = two_runs("runs", "compare", "runs/a", "runs/b")
     assert outcome.code == 0
     assert outcome.err == (
         "no picture: a picture of curves needs the package 'matplotlib', which is not installed: "
         "pip install 'everstep[plot]'\n"
     )
     assert "validation loss, last" in outcome.out
-    refused = two("runs", "compare", "runs/a", "runs/b", "--out", "c.png")
+    refused = two_runs("runs", "compare", "runs/a", "runs/b", "--out", "c.png")
     assert (refused.code, refused.out) == (2, "")
     assert "pip install 'everstep[plot]'" in refused.err
 
@@ -171,12 +174,12 @@ def test_without_matplotlib(two: Any, monkeypatch: Any) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_bad_requests(two: Any, words: list[str], message: str) -> None:
+def test_bad_requests(two_runs: Any, words: list[str], message: str) -> None:
     for name, text in (("damaged", "{"), ("odd", '{"id": "x", "step": "many"}')):
         Path(name).mkdir()
         Path(name, "run.json").write_text(text)
     Path("dir.png").mkdir()
-    outcome = two("runs", "compare", *words)
+    outcome = two_runs("runs", "compare", *words)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert message in outcome.err
     assert not Path("runs/a/reports").exists()

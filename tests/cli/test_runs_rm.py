@@ -14,11 +14,12 @@ import pytest
 from everstep.run import removal
 from everstep.run.lock import RunLock
 from everstep.run.record import Run
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
 
-def made(directory: str, **record: Any) -> Path:
+def finished_run(directory: str, **record: Any) -> Path:
     run = Run.open(directory, "mnist/mlp", "jax")
     run.begin(0, "{}", code={})
     run.record |= record
@@ -30,7 +31,7 @@ def made(directory: str, **record: Any) -> Path:
 
 
 def test_it_shows_what_goes_and_removes_it(everstep: Any) -> None:
-    made("runs/a"), made("runs/b"), made("runs/c")
+    finished_run("runs/a"), finished_run("runs/b"), finished_run("runs/c")
     looked = everstep("runs", "rm", "runs/a", "runs/b", "--dry-run")
     assert looked.out.splitlines()[0].split() == ["DIRECTORY", "STATUS", "PROGRESS", "FILES", "SIZE", "METRICS"]
     assert looked.out.splitlines()[1].split()[:4] == ["runs/a", "finished", "8", "4"]
@@ -44,7 +45,7 @@ def test_it_shows_what_goes_and_removes_it(everstep: Any) -> None:
 
 
 def test_links_are_removed_and_not_followed(everstep: Any, tmp_path: Path) -> None:
-    run, outside = made("runs/a"), tmp_path / "precious"
+    run, outside = finished_run("runs/a"), tmp_path / "precious"
     outside.mkdir()
     (outside / "data.bin").write_bytes(b"precious")
     (run / "data").symlink_to(outside)
@@ -55,7 +56,7 @@ def test_links_are_removed_and_not_followed(everstep: Any, tmp_path: Path) -> No
 
 
 def test_trackers_keep_what_they_have(everstep: Any) -> None:
-    made("runs/a"), (made("runs/b") / "spool").mkdir()
+    finished_run("runs/a"), (finished_run("runs/b") / "spool").mkdir()
     assert "trackers" not in everstep("runs", "rm", "runs/a", "--yes").out
     assert everstep("runs", "rm", "runs/b", "--yes").out.endswith("such as MLflow have of it stays there\n")
 
@@ -81,7 +82,13 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "message"), REFUSED.items())
 def test_refused_directories(everstep: Any, name: str, message: str) -> None:
-    made("runs/a"), made("project"), made("outer"), made("outer/inner/deep"), made("damaged")
+    (
+        finished_run("runs/a"),
+        finished_run("project"),
+        finished_run("outer"),
+        finished_run("outer/inner/deep"),
+        finished_run("damaged"),
+    )
     Path("empty").mkdir()
     Path("link").symlink_to("runs/a")
     Path("project/pyproject.toml").touch()
@@ -93,7 +100,7 @@ def test_refused_directories(everstep: Any, name: str, message: str) -> None:
 
 
 def test_a_run_that_is_trained_is_left_alone(everstep: Any) -> None:
-    run = made("runs/a")
+    run = finished_run("runs/a")
     with RunLock(run):
         outcome = everstep("runs", "rm", "runs/a", "--yes")
         assert outcome.code == 2
@@ -101,14 +108,14 @@ def test_a_run_that_is_trained_is_left_alone(everstep: Any) -> None:
     (run / ".lock.json").write_text(json.dumps({"host": "another", "pid": 1}))
     assert "runs/a/.lock.json" in everstep("runs", "rm", "runs/a", "--yes").err
     (run / ".lock.json").unlink()
-    with RunLock(run), pytest.raises(ValueError, match="is being trained by process"):
+    with RunLock(run), raises_problem(reason="is being trained by process"):
         removal.remove(run)  # another process has begun since it was checked
     assert (run / "run.json").exists()
     assert everstep("runs", "rm", "runs/a", "--yes").code == 0
 
 
 def test_a_run_that_waits_in_a_queue(everstep: Any) -> None:
-    snapshot = made("runs/a") / "submissions" / "20300101-000000-abcd"
+    snapshot = finished_run("runs/a") / "submissions" / "20300101-000000-abcd"
     snapshot.mkdir(parents=True)
     (snapshot / "submission.json").write_text(
         json.dumps({"id": "x", "executor": "ray", "job": "7", "submitted": "2126-01-01T00:00:00+00:00"})
@@ -119,8 +126,8 @@ def test_a_run_that_waits_in_a_queue(everstep: Any) -> None:
 
 
 def test_a_run_that_another_began_with(everstep: Any) -> None:
-    made("runs/first")
-    made("runs/second", initial_weights=[{"path": "runs/first/checkpoints/8", "kind": "x", "matched": []}])
+    finished_run("runs/first")
+    finished_run("runs/second", initial_weights=[{"path": "runs/first/checkpoints/8", "kind": "x", "matched": []}])
     outcome = everstep("runs", "rm", "runs/first", "--yes")
     assert outcome.code == 2
     assert "received 'runs/first', 'runs/second' began with its weights" in outcome.err
@@ -130,7 +137,7 @@ def test_a_run_that_another_began_with(everstep: Any) -> None:
 
 
 def test_of_a_projects_run_the_users_files_stay(everstep: Any) -> None:
-    folder = made("runs/base/training").parent
+    folder = finished_run("runs/base/training").parent
     for name in ("config.yaml", "notes.md", "eval_report.csv"):
         (folder / name).write_text(name)
     for name in ("run.json", "checkpoints"):
@@ -157,7 +164,7 @@ removal.remove(Path("runs/a"))
 
 
 def test_a_kill_in_the_middle_leaves_no_half_run(everstep: Any) -> None:
-    made("runs/a"), made("runs/b")
+    finished_run("runs/a"), finished_run("runs/b")
     assert subprocess.run([sys.executable, "-c", KILLED]).returncode == -signal.SIGKILL
     assert not Path("runs/a").exists()
     assert [path.name.startswith(".everstep-removed-") for path in Path("runs").iterdir()].count(True) == 1
@@ -167,7 +174,7 @@ def test_a_kill_in_the_middle_leaves_no_half_run(everstep: Any) -> None:
 
 
 def test_nobody_to_ask(everstep: Any, monkeypatch: Any) -> None:
-    made("runs/a")
+    finished_run("runs/a")
     with open(os.devnull, encoding="utf-8") as empty:
         monkeypatch.setattr(sys, "stdin", empty)
         outcome = everstep("runs", "rm", "runs/a")
@@ -179,7 +186,7 @@ def test_nobody_to_ask(everstep: Any, monkeypatch: Any) -> None:
 @pytest.mark.parametrize(("answer", "removed"), [(b"y\n", True), (b"\n", False), (b"\x04", False)])
 def test_the_prompt(tmp_path: Path, answer: bytes, removed: bool) -> None:
     """On a real terminal; only a yes removes."""
-    run = made(str(tmp_path / "runs" / "a"))
+    run = finished_run(str(tmp_path / "runs" / "a"))
     master, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "everstep", "runs", "rm", "runs/a"],

@@ -136,20 +136,28 @@ def test_two_in_one_override_change_nothing():
 
 
 def test_a_class_with_wrong_declarations_is_refused():
-    with pytest.raises(UsageError, match=r"Both: steps and epochs are alternatives; only one can have a default"):
+    with raises_problem(
+        key="test_a_class_with_wrong_declarations_is_refused.<locals>.Both", reason="steps and epochs are alternatives"
+    ):
 
         @dataclasses.dataclass
         class Both(Length):
             epochs: float | None = 3.0
 
-    with pytest.raises(UsageError, match=r"Typo: there is no field 'stepps': did you mean 'steps'"):
+    with raises_problem(
+        key="test_a_class_with_wrong_declarations_is_refused.<locals>.Typo",
+        reason="no field 'stepps'",
+        remedy="'steps'",
+    ):
 
         @dataclasses.dataclass
         class Typo(Length):
             _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("stepps", "more"),)
             more: int | None = None
 
-    with pytest.raises(UsageError, match=r"Change: there is no field 'nmae': did you mean 'name'"):
+    with raises_problem(
+        key="test_a_class_with_wrong_declarations_is_refused.<locals>.Change", reason="no field 'nmae'", remedy="'name'"
+    ):
 
         @dataclasses.dataclass
         class Change(Length):

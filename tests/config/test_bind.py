@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from everstep.config import Config, bind, get_task, register_task
-from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 
 
@@ -51,7 +50,7 @@ def test_a_class_or_a_function_is_called_with_the_config(builder):
 def test_a_second_one_is_refused_and_so_is_the_same_again():
     base, derived = configs()
     bind(base)(Loader)
-    with pytest.raises(UsageError, match=r"Loader is bound to .*Base twice: bind it once"):
+    with raises_problem(reason="Loader is bound to .*Base twice", remedy="bind it once"):
         bind(base)(Loader)
     with raises_problem(reason=r"a builder for .*Base is registered already, by .*Loader"):
         bind(base)(other)

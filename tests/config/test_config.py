@@ -76,16 +76,16 @@ def test_lock_is_deep():
     experiment = Experiment(task=Task(named={"x": Model()}))
     for each in (config, experiment):
         each.lock()
-    for act in (
-        lambda: setattr(experiment, "steps", 1),
-        lambda: setattr(experiment.task.model, "units", 1),
-        lambda: setattr(experiment.task.layers[0], "units", 1),
-        lambda: setattr(experiment.task.named["x"], "units", 1),
-        lambda: delattr(experiment, "steps"),
-        lambda: experiment.override({"steps": 1}),
-        lambda: experiment.task.model.override({"units": 1}),
+    for key, act in (
+        ("steps", lambda: setattr(experiment, "steps", 1)),
+        ("units", lambda: setattr(experiment.task.model, "units", 1)),
+        ("units", lambda: setattr(experiment.task.layers[0], "units", 1)),
+        ("units", lambda: setattr(experiment.task.named["x"], "units", 1)),
+        ("steps", lambda: delattr(experiment, "steps")),
+        ("", lambda: experiment.override({"steps": 1})),
+        ("", lambda: experiment.task.model.override({"units": 1})),
     ):
-        with pytest.raises(UsageError, match="locked"):
+        with raises_problem(key=key, reason="locked"):
             act()
 
 
@@ -111,7 +111,7 @@ def test_restrictions_that_hold(rule: str):
     ],
 )
 def test_restrictions_that_do_not_hold(rule: str, message: str):
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(reason=message):
         Model(restrictions=[rule]).validate()
 
 

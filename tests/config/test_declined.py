@@ -58,7 +58,7 @@ def test_another_value_is_refused_with_the_reason(value):
 
 
 def test_assigning_one_is_refused_too():
-    with pytest.raises(UsageError, match="Base.packs: received 2, but gradients"):
+    with raises_problem(key="packs", received=2, reason="but gradients"):
         Base().packs = 2
 
 

@@ -64,7 +64,7 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path):
 
 def test_what_is_missing_is_found(tmp_path: Path):
     path = write(tmp_path, "size: 2")
-    with pytest.raises(UsageError, match=rf"^name: is required \(from {path}\)$"):
+    with raises_problem(key="name", reason="is required", origin=str(path)):
         Needy.from_yaml(path)
     with raises_problem(reason="does not exist"):
         Task.from_json(tmp_path / "no.json")
@@ -83,18 +83,18 @@ def test_arguments_are_for_the_fields_of_the_class_itself():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "fields"),
     [
-        (lambda: BigModel.from_args(1, 2), r"BigModel\.from_args: received 2 values, but the class declares depth$"),
-        (lambda: Config.from_args(1), "received 1 values, but the class declares no field"),
-        (lambda: Model.from_args(1, units=2), r"Model\.units: is given by position and by name"),
-        (lambda: Model.from_args("x"), r"units: received 'x', expected int \(from Model\.from_args\)"),
-        (lambda: Model.from_args(unist=2), "unist: received .*, unknown key"),
-        (lambda: Needy.from_args(), "name: is required"),
+        (lambda: BigModel.from_args(1, 2), {"key": "BigModel.from_args", "reason": "2 values, .* declares depth$"}),
+        (lambda: Config.from_args(1), {"key": "Config.from_args", "reason": "1 values, .* declares no field"}),
+        (lambda: Model.from_args(1, units=2), {"key": "units", "reason": "by position and by name"}),
+        (lambda: Model.from_args("x"), {"key": "units", "received": "x", "origin": "Model.from_args"}),
+        (lambda: Model.from_args(unist=2), {"key": "unist", "received": 2, "reason": "unknown key"}),
+        (lambda: Needy.from_args(), {"key": "name", "reason": "is required"}),
     ],
 )
-def test_arguments_that_do_not_fit(make: Any, message: str):
-    with pytest.raises(UsageError, match=message):
+def test_arguments_that_do_not_fit(make: Any, fields: dict[str, Any]):
+    with raises_problem(**fields):
         make()
 
 
@@ -194,25 +194,26 @@ def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
 
 @pytest.mark.usefixtures("stack")
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "fields"),
     [
-        ("experiment: mnist/mpl", r"experiment: no experiment 'mnist/mpl': .*'mnist/mlp'.*\(from .*c\.yaml:1\)"),
-        ("\nexperiment: 3", r"experiment: received 3, expected text \(from .*c\.yaml:2\)"),
-        ("experiment: mnist/mlp\ntask:\n  model: {unist: 3}", r"task\.model\.unist: .*'units'.*c\.yaml:3\)"),
-        ("experiment: mnist/mlp\ntask: {layers: []}", r"task\.layers: .*unknown key.*c\.yaml:2\)"),
-        ("experiment: own/layer", "experiment 'own/layer': must return an ExperimentConfig, received Layer"),
-        ("trainer: {train_steps: no}", r"trainer\.train_steps: received 'no'.*c\.yaml:1\)"),
-        ("experimnet: mnist/mlp", r"experimnet: .*unknown key.*c\.yaml:1\)"),
+        ("experiment: mnist/mpl", 1, {"key": "experiment", "reason": "no experiment", "remedy": "'mnist/mlp'"}),
+        ("\nexperiment: 3", 2, {"key": "experiment", "received": 3}),
+        ("experiment: mnist/mlp\ntask:\n  model: {unist: 3}", 3, {"key": "task.model.unist", "remedy": "'units'"}),
+        ("experiment: mnist/mlp\ntask: {layers: []}", 2, {"key": "task.layers", "reason": "unknown key"}),
+        ("experiment: own/layer", None, {"key": "experiment 'own/layer'", "reason": "received Layer"}),
+        ("trainer: {train_steps: no}", 1, {"key": "trainer.train_steps", "received": "no"}),
+        ("experimnet: mnist/mlp", 1, {"key": "experimnet", "reason": "unknown key"}),
     ],
 )
-def test_files_that_are_no_experiments(tmp_path: Path, text: str, message: str):
-    with pytest.raises(UsageError, match=message):
-        ExperimentConfig.from_yaml(write(tmp_path, text))
+def test_files_that_are_no_experiments(tmp_path: Path, text: str, line: int | None, fields: dict[str, Any]):
+    path = write(tmp_path, text)
+    with raises_problem(origin=f"{path}:{line}" if line else "", **fields):
+        ExperimentConfig.from_yaml(path)
 
 
 @pytest.mark.usefixtures("stack")
 def test_a_subclass_requires_its_own_class(tmp_path: Path):
     assert Own.from_yaml(write(tmp_path, "experiment: own/own\ntask: {shape: [9]}")).extra == 2
     path = write(tmp_path, "experiment: own/stack")
-    with pytest.raises(UsageError, match=r"c\.yaml: expected Own, but its experiment has ExperimentConfig"):
+    with raises_problem(key=str(path), reason="expected Own, but its experiment has ExperimentConfig"):
         Own.from_yaml(path)

@@ -12,6 +12,7 @@ from everstep.config import Config, apply
 from everstep.config.layers import walk
 from everstep.config.sources import read_sources
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 FILES = {
     "main.yaml": "defaults:\n  - task/model: small\n  - speed: slow\n  - _self_\nsteps: 10\n",
@@ -116,5 +117,5 @@ def test_a_broken_list_names_its_file(conf: Path, text: str, message: str) -> No
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--config-dir .*nowhere: no such directory"):
+    with raises_problem(key=f"--config-dir {tmp_path / 'nowhere'}", reason="no such directory"):
         apply(Experiment(), config_dir=str(tmp_path / "nowhere"))

@@ -8,6 +8,7 @@ from tests.config.config_samples import Experiment, Task
 from everstep import redaction
 from everstep.config import apply
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def write(path: Path, text: str) -> Path:
@@ -89,7 +90,7 @@ def test_a_reference_that_cannot_be_resolved_is_named(override: str, text: str) 
 
 def test_references_in_a_circle(tmp_path: Path) -> None:
     path = write(tmp_path / "a.yaml", "steps: ${task.model.units}\ntask:\n  model:\n    units: ${steps}\n")
-    with pytest.raises(UsageError, match="steps: cannot resolve .* Recursive interpolation detected") as error:
+    with raises_problem(key="steps", reason="cannot resolve .* Recursive interpolation detected") as error:
         apply(Experiment(), [path])
     assert f"(from {path}:1)" in str(error.value)
     assert f"(from {path}:4)" in str(error.value)

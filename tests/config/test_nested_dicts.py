@@ -3,7 +3,7 @@
 import pytest
 
 from everstep.config import cast_leaf_nested_dict, get_leaf_nested_dict
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def test_the_leaf_that_keys_lead_to():
@@ -13,15 +13,15 @@ def test_the_leaf_that_keys_lead_to():
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "fields"),
     [
-        (["a", "c"], "there is no key 'c': known: 'bb'"),
-        (["a", "bb", "c"], "there is no key 'c': 1 is not a dict"),
-        (["a"], "leads to a dict, not to a value: add one of 'bb'"),
+        (["a", "c"], {"key": "['a', 'c']", "reason": "there is no key 'c'", "remedy": "known: 'bb'"}),
+        (["a", "bb", "c"], {"key": "['a', 'bb', 'c']", "reason": "there is no key 'c'", "remedy": "1 is not a dict"}),
+        (["a"], {"key": "['a']", "reason": "leads to a dict, not to a value", "remedy": "add one of 'bb'"}),
     ],
 )
-def test_keys_that_lead_to_no_leaf(keys, message):
-    with pytest.raises(UsageError, match=message):
+def test_keys_that_lead_to_no_leaf(keys, fields):
+    with raises_problem(**fields):
         get_leaf_nested_dict({"a": {"bb": 1}}, keys)
 
 

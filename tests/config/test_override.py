@@ -94,9 +94,9 @@ def test_unknown_keys_are_added_to_an_open_config_only():
 
 def test_reserved_names_are_refused():
     for name in ("_locked", "_restrictions", "override", "validate", "BUILDER"):
-        with pytest.raises(UsageError, match="reserved"):
+        with raises_problem(key=name, reason="reserved"):
             Config({name: 1})
-        with pytest.raises(UsageError, match="reserved"):
+        with raises_problem(key=name, reason="reserved"):
             Config().override({name: 1}, is_strict=False)
 
 

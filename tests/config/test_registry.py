@@ -204,13 +204,13 @@ def test_a_registry_of_ones_own():
 )
 def test_a_registry_takes_each_key_once(key, message):
     models = {"a": {"b": Digits}, 3: Digits}
-    with pytest.raises(UsageError, match=f"^{message}$"):
+    with raises_problem(reason=f"^{message}$"):
         register(models, key)(WideDigits)
 
 
 @pytest.mark.parametrize("key", ["a/x", "x", "a/bb/c", 4])
 def test_a_key_that_is_not_registered(key):
-    with pytest.raises(UsageError, match="nothing is registered under .* has to be imported before"):
+    with raises_problem(reason="nothing is registered under", remedy="has to be imported before"):
         lookup({"a": {"bb": Digits}, 3: Digits}, key)
 
 

@@ -107,7 +107,7 @@ def test_required_fields_of_a_sub_config():
 
 
 def test_mistakes_in_a_class_are_found():
-    with pytest.raises(UsageError, match="annotate it"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Silent.units", reason="annotate it"):
 
         @dataclasses.dataclass
         class Silent(Model):
@@ -120,13 +120,15 @@ def test_mistakes_in_a_class_are_found():
             def _names(self):
                 return ["Ann", "Bob"]
 
-    with pytest.raises(UsageError, match="reserved name"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Hiding.replace", reason="reserved name"):
 
         @dataclasses.dataclass
         class Hiding(Config):
             replace: bool = True
 
-    with pytest.raises(UsageError, match="reserved name"):
+    with raises_problem(
+        key="test_mistakes_in_a_class_are_found.<locals>.Clashing.restrictions", reason="reserved name"
+    ):
 
         @dataclasses.dataclass
         class Clashing(Config):
@@ -135,7 +137,7 @@ def test_mistakes_in_a_class_are_found():
     class Undecorated(Config):
         size: int = 3
 
-    with pytest.raises(UsageError, match="dataclass"):
+    with raises_problem(key="test_mistakes_in_a_class_are_found.<locals>.Undecorated", reason="dataclass"):
         Undecorated()
 
 

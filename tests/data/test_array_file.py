@@ -1,10 +1,9 @@
 """Arrays in files that have no name."""
 
 import numpy as np
-import pytest
 
 from everstep.data.array_file import ArrayFile
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 def test_rows_are_read_back_and_the_file_has_no_name(tmp_path, monkeypatch):
@@ -23,6 +22,6 @@ def test_a_full_disk_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path))
     with ArrayFile() as file, open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr(file, "_file", full)
-        with pytest.raises(UsageError, match="No space left on device"):
+        with raises_problem(reason="No space left on device"):
             file.append(np.zeros(10_000, "int32"))
         monkeypatch.undo()

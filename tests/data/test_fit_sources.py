@@ -63,7 +63,7 @@ class Stop(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGINT)
 
 
-def trained(data, directory, stop_after=-1):
+def trained_weights(data, directory, stop_after=-1):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -80,8 +80,8 @@ def trained(data, directory, stop_after=-1):
     [pytest.param(Samples, marks=pytest.mark.full), pytest.param(py_dataset, marks=pytest.mark.full), grain_dataset],
 )
 def test_resumed_inside_an_epoch_to_the_same_bits(make, tmp_path, no_export):
-    straight = trained(make(), tmp_path / "straight")
+    straight = trained_weights(make(), tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
-        trained(make(), tmp_path / "run", stop_after=8)
-    resumed = trained(make(), tmp_path / "run")
+        trained_weights(make(), tmp_path / "run", stop_after=8)
+    resumed = trained_weights(make(), tmp_path / "run")
     assert np.array_equal(resumed, straight)

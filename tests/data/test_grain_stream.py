@@ -16,6 +16,7 @@ from everstep.data import DataConfig, GrainStream, make_stream
 from everstep.data.wrappers import MappedStream
 from everstep.errors import UsageError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +45,12 @@ class Source:
         return "Source()"
 
 
-def plain():
+def map_dataset():
     return grain.MapDataset.source(Source()).seed(7)
 
 
 def samples():
-    return plain().shuffle()
+    return map_dataset().shuffle()
 
 
 def noisy(element, rng):
@@ -77,14 +78,14 @@ def keep(element):
 
 PIPELINES = {
     "map dataset": lambda: samples().batch(BATCH),
-    "map dataset of samples": lambda: plain().random_map(noisy),
-    "iter dataset": lambda: plain().to_iter_dataset(QUIET).batch(BATCH),
+    "map dataset of samples": lambda: map_dataset().random_map(noisy),
+    "iter dataset": lambda: map_dataset().to_iter_dataset(QUIET).batch(BATCH),
     "data loader": loader,
-    "map dataset with a filter": lambda: plain().filter(keep),
+    "map dataset with a filter": lambda: map_dataset().filter(keep),
     "two rounds": lambda: samples().repeat(2).batch(BATCH),
-    "iter dataset of samples": lambda: plain().to_iter_dataset(QUIET).filter(keep).random_map(noisy),
+    "iter dataset of samples": lambda: map_dataset().to_iter_dataset(QUIET).filter(keep).random_map(noisy),
     "windows": lambda: grain.experimental.WindowShuffleIterDataset(
-        plain().to_iter_dataset(QUIET), window_size=4, seed=2
+        map_dataset().to_iter_dataset(QUIET), window_size=4, seed=2
     ).batch(BATCH),
     "data loader of samples": lambda: loader(batched=False, shuffle=True),
     "data loader of a source without a name": lambda: loader(source=Unprinted()),
@@ -94,29 +95,29 @@ CASES = [(name, check) for name in WHOLE for check in streams.CHECKS]
 CASES += [(name, streams.check_restores_without_bookmarks) for name in PIPELINES if name not in WHOLE]
 
 
-def make(name):
+def grain_streams(name):
     return lambda repeat: GrainStream(PIPELINES[name](), batch_size=BATCH, repeat=repeat)
 
 
 @pytest.mark.parametrize(("name", "check"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_contract(name, check):
-    check(make(name))
+    check(grain_streams(name))
 
 
 @pytest.mark.parametrize("check", [streams.check_restores_without_bookmarks], ids=lambda check: check.__name__)
 def test_contract_of_a_wrapping_stream(check):
-    check(lambda repeat: MappedStream(make("iter dataset")(repeat), lambda batch: batch["id"]))
+    check(lambda repeat: MappedStream(grain_streams("iter dataset")(repeat), lambda batch: batch["id"]))
 
 
 def test_a_map_dataset_is_reshuffled_in_every_epoch():
-    streams.check_every_sample_once(make("map dataset"), SAMPLES, shuffled=True)
-    streams.check_every_sample_once(make("map dataset of samples"), SAMPLES, shuffled=False)
-    assert make("map dataset")(True).batches_per_epoch == 3
-    assert make("map dataset with a filter")(True).batches_per_epoch is None
+    streams.check_every_sample_once(grain_streams("map dataset"), SAMPLES, shuffled=True)
+    streams.check_every_sample_once(grain_streams("map dataset of samples"), SAMPLES, shuffled=False)
+    assert grain_streams("map dataset")(True).batches_per_epoch == 3
+    assert grain_streams("map dataset with a filter")(True).batches_per_epoch is None
 
 
 def test_epochs_equal_the_rounds_of_grains_repeat():
-    stream = make("map dataset")(True)
+    stream = grain_streams("map dataset")(True)
     rounds = iter(samples().repeat().to_iter_dataset(QUIET))
     for _ in range(3):
         epoch = np.concatenate([next(stream)["id"] for _ in range(3)])
@@ -125,7 +126,7 @@ def test_epochs_equal_the_rounds_of_grains_repeat():
 
 @pytest.mark.parametrize("name", ["iter dataset", "data loader"])
 def test_epochs_of_other_pipelines_are_the_same(name):
-    stream = make(name)(True)
+    stream = grain_streams(name)(True)
     epochs = [[next(stream)["id"].tolist() for _ in range(3)] for _ in range(2)]
     assert epochs[0] == epochs[1]
     assert sorted(sum(epochs[0], [])) == list(range(SAMPLES))
@@ -158,7 +159,7 @@ def test_endless_pipelines_have_no_epochs(name):
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_finite_pipelines_have_an_end(name):
-    assert not make(name)(False).never_ends
+    assert not grain_streams(name)(False).never_ends
 
 
 def test_a_limited_pipeline_has_an_end():
@@ -202,7 +203,7 @@ def test_a_map_dataset_needs_no_bookmark():
 
 
 def test_the_bookmark_is_grains_state():
-    stream = make("iter dataset")(True)
+    stream = grain_streams("iter dataset")(True)
     next(stream)
     assert stream.state() == {"epoch": 0, "batch": 1, "bookmark": {"next_index": 3}}
 
@@ -218,7 +219,7 @@ def refusal(pipeline, state):
 
 
 def test_another_pipeline_is_refused():
-    stream = make("data loader")(True)
+    stream = grain_streams("data loader")(True)
     next(stream)
     assert "Sampler in checkpoint does not match" in refusal(lambda: loader(seed=9), stream.state())
     assert "DataSource in checkpoint" in refusal(lambda: loader(source=range(SAMPLES)), stream.state())
@@ -249,11 +250,11 @@ def test_an_operation_over_the_whole_iterator_weakens_the_guarantee():
 
     sampler = grain.samplers.SequentialSampler(SAMPLES, grain.sharding.NoSharding())
 
-    def made(last):
+    def loader_stream(last):
         return GrainStream(grain.DataLoader(data_source=Source(), sampler=sampler, operations=[Pairs(), last]))
 
-    assert made(Pairs()).why_not_exact == make("map dataset")(True).why_not_exact == ""
-    assert "whose state Grain does not save" in made(operation).why_not_exact
+    assert loader_stream(Pairs()).why_not_exact == grain_streams("map dataset")(True).why_not_exact == ""
+    assert "whose state Grain does not save" in loader_stream(operation).why_not_exact
 
 
 def test_sources_are_recognised():
@@ -264,13 +265,13 @@ def test_sources_are_recognised():
     assert training.repeat
     assert training.batches_per_epoch == 2  # full batches only
     assert [len(batch["id"]) for batch in make_stream(samples(), config, training=False, seed=0)] == [3, 3, 2]
-    with pytest.raises(UsageError, match="global_batch_size: received 0"):
+    with raises_problem(key="global_batch_size", received=0):
         GrainStream(samples(), batch_size=0)
 
 
 def test_ragged_samples_are_refused():
     ragged = grain.MapDataset.range(4).map(lambda n: (n, np.zeros(n)))
-    with pytest.raises(UsageError, match="different shapes"):
+    with raises_problem(reason="different shapes"):
         next(GrainStream(ragged, batch_size=2))
 
 

@@ -83,7 +83,7 @@ def shuffled(**kwargs):
     return lambda i: D.range(6 * i, 6 * i + 6).shuffle(6, **kwargs)
 
 
-def two(**kwargs):
+def mixture_of_two(**kwargs):
     return D.sample_from_datasets([D.range(12), D.range(100, 112)], **kwargs)
 
 
@@ -105,8 +105,8 @@ EXACT = {
     "seeded inside": lambda: D.range(4).interleave(shuffled(seed=2)),
     "seeded inside, parallel": lambda: D.range(4).interleave(shuffled(seed=2), cycle_length=4, num_parallel_calls=4),
     "shuffle of one inside": lambda: D.range(N).flat_map(lambda i: D.range(i, i + 1).shuffle(1)),
-    "mixed": lambda: two(seed=1),
-    "mixed anew": lambda: two(seed=1, rerandomize_each_iteration=True),
+    "mixed": lambda: mixture_of_two(seed=1),
+    "mixed anew": lambda: mixture_of_two(seed=1, rerandomize_each_iteration=True),
     "random": lambda: D.random(seed=1).take(N),
     "random anew": lambda: D.random(seed=1, rerandomize_each_iteration=True).take(N),
     "seeded noise": lambda: D.range(N).map(noisy(seed=5)),
@@ -124,7 +124,7 @@ NO_SEED = {
     "cached": lambda: D.range(N).shuffle(N).cache(),
     "shuffle and repeat": lambda: D.range(N).apply(tf.data.experimental.shuffle_and_repeat(N, 2)),
     "inside": lambda: D.range(4).interleave(shuffled()),
-    "mixed": lambda: two(),
+    "mixed": lambda: mixture_of_two(),
     "random": lambda: D.random().take(N),
     "noise": lambda: D.range(N).map(noisy()),
     "noise further in": lambda: D.range(N).map(sometimes_noisy),

@@ -14,6 +14,7 @@ import pytest
 from record_files import numbers, parse, reader, write
 
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def streams_by_form(tmp_path_factory):
     found = forms(tmp_path_factory.mktemp("forms"))
     assert list(found) == FORMS
     return found
@@ -81,7 +82,7 @@ def global_seed():
 
 
 @pytest.mark.full
-def test_resumes_in_another_process(made, tmp_path):
+def test_resumes_in_another_process(streams_by_form, tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         env={
@@ -95,7 +96,7 @@ def test_resumes_in_another_process(made, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     straight = json.loads(done.stdout.splitlines()[-1])
-    for name, make in made.items():
+    for name, make in streams_by_form.items():
         stream = make(True)
         assert stream.why_not_exact == "", name
         stream.restore(STATE)
@@ -105,13 +106,13 @@ def test_resumes_in_another_process(made, tmp_path):
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.full
-def test_contract(made, name, check):
-    check(made[name])
+def test_contract(streams_by_form, name, check):
+    check(streams_by_form[name])
 
 
 @pytest.mark.parametrize("name", ["several files", "one file", "GZIP", "interleave", "cache", "evaluation"])
-def test_every_sample_once(made, name):
-    read = numbers(made[name](False))
+def test_every_sample_once(streams_by_form, name):
+    read = numbers(streams_by_form[name](False))
     assert len(set(read)) == len(read)
     assert len(read) == (23 if name == "evaluation" else 20)  # full batches only, in training
 
@@ -165,7 +166,7 @@ def test_skipped_records_are_not_parsed(tmp_path):
 def test_data_that_became_shorter_is_detected(tmp_path):
     stream = reader(write(tmp_path)).read()
     stream.restore({"epoch": 0, "batch": 7})
-    with pytest.raises(ValueError, match="the data ends before it"):
+    with raises_problem(reason="the data ends before it"):
         next(stream)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everstep.data import IterableStream
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 BATCHES = [np.array([1, 2]), np.array([3, 4])]
 
@@ -22,7 +22,7 @@ def test_a_one_shot_iterator_is_read_once():
 
 
 def test_a_one_shot_iterator_cannot_repeat():
-    with pytest.raises(UsageError, match="one-shot generator .*cannot repeat: pass the function"):
+    with raises_problem(reason="one-shot generator .*cannot repeat", remedy="pass the function"):
         IterableStream((batch for batch in BATCHES), repeat=True)
 
 
@@ -31,14 +31,14 @@ def test_a_one_shot_iterator_cannot_go_back(position):
     stream = IterableStream(iter(BATCHES))
     list(stream)
     stream.restore({"epoch": 0, "batch": position})
-    with pytest.raises(UsageError, match="cannot go back or resume"):
+    with raises_problem(reason="cannot go back or resume"):
         next(stream)
 
 
 def test_a_one_shot_iterator_cannot_resume():
     stream = IterableStream(iter(BATCHES))
     stream.restore({"epoch": 0, "batch": 1})
-    with pytest.raises(UsageError, match="cannot go back or resume"):
+    with raises_problem(reason="cannot go back or resume"):
         next(stream)
 
 
@@ -57,19 +57,19 @@ def test_samples_are_stacked():
 
 
 def test_single_values_are_refused():
-    with pytest.raises(UsageError, match=r"not a single value at \[1\]"):
+    with raises_problem(received=5, reason=r"not a single value at \[1\]"):
         next(IterableStream([(np.zeros(3), 5)]))
 
 
 def test_batch_size_must_be_positive():
-    with pytest.raises(UsageError, match="batch_size: received 0"):
+    with raises_problem(key="batch_size", received=0):
         IterableStream(BATCHES, batch_size=0)
 
 
 def test_data_that_became_shorter_is_detected():
     stream = IterableStream(lambda: BATCHES, repeat=True)
     stream.restore({"epoch": 0, "batch": 3})
-    with pytest.raises(UsageError, match="data ends before it"):
+    with raises_problem(reason="data ends before it"):
         next(stream)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from everstep.data import check_labels
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 @pytest.mark.parametrize(
@@ -16,22 +16,25 @@ def test_valid_labels(labels):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "fields"),
     [
         (
             [0, 1, 3, 5],
-            r"the training labels .* 0 to 2, but 2 of 4 are not; the first is 3 at index 2: correct the labels",
+            {
+                "reason": "the training labels .* 0 to 2, but 2 of 4 are not; the first is 3 at index 2",
+                "remedy": "correct the labels",
+            },
         ),
-        ([-1, 0], "the first is -1 at index 0"),
-        ([0.0, 0.5], "the first is 0.5 at index 1"),
-        ([0.0, np.nan], "the first is nan at index 1"),
-        ([np.inf], "the first is inf"),
-        (np.array([[0, 1], [7, 0]]), r"1 of 4 are not; the first is 7 at index \(1, 0\)"),
-        (np.array(255, "uint8"), r"the first is 255 at index \(\)"),
-        (["cat"], "encode class labels"),
-        ([1j], "complex"),
+        ([-1, 0], {"reason": "the first is -1 at index 0"}),
+        ([0.0, 0.5], {"reason": "the first is 0.5 at index 1"}),
+        ([0.0, np.nan], {"reason": "the first is nan at index 1"}),
+        ([np.inf], {"reason": "the first is inf"}),
+        (np.array([[0, 1], [7, 0]]), {"reason": r"1 of 4 are not; the first is 7 at index \(1, 0\)"}),
+        (np.array(255, "uint8"), {"reason": r"the first is 255 at index \(\)"}),
+        (["cat"], {"remedy": "encode class labels"}),
+        ([1j], {"reason": "complex"}),
     ],
 )
-def test_invalid_labels_are_named(labels, message):
-    with pytest.raises(UsageError, match=message):
+def test_invalid_labels_are_named(labels, fields):
+    with raises_problem(**fields):
         check_labels(labels, 3, "the training labels")

@@ -18,8 +18,8 @@ from everstep.data import (
     make_stream,
 )
 from everstep.data.wrappers import LimitedStream, keep_first_batches, limited
-from everstep.errors import UsageError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 tf = pytest.importorskip("tensorflow")
 grain = pytest.importorskip("grain")
@@ -136,7 +136,7 @@ def test_limited_arrays_have_the_same_batches():
 def test_contract(source, check):
     name, make = source
     if check is streams.check_restores_twice and name in FORWARD_ONLY:
-        with pytest.raises(UsageError, match="cannot go back to an earlier"):
+        with raises_problem(reason="cannot go back to an earlier"):
             check(lambda repeat: LimitedStream(make(repeat), LIMIT))
     else:
         check(lambda repeat: LimitedStream(make(repeat), LIMIT))
@@ -190,17 +190,17 @@ def test_length_of_a_limited_stream():
 
 @pytest.mark.parametrize("limit", [6, 10**9])
 def test_a_limit_above_the_number_of_batches_is_refused(limit):
-    with pytest.raises(UsageError, match=f"limit_batches: received {limit}, but the data has 5 batches an epoch"):
+    with raises_problem(key="limit_batches", received=limit, reason="but the data has 5 batches an epoch"):
         make_stream((IDS, ROWS), DataConfig(global_batch_size=3, limit_batches=limit), training=False, seed=0)
-    with pytest.raises(UsageError, match=f"key: received {limit}, but the data has 5 batches"):
+    with raises_problem(key="key", received=limit, reason="but the data has 5 batches"):
         keep_first_batches(arrays(True), limit, "key")
-    with pytest.raises(UsageError, match=f"key: received {limit}, but the data has 2 batches"):
+    with raises_problem(key="key", received=limit, reason="but the data has 2 batches"):
         keep_first_batches(IterableStream(lambda: iter([ROWS, ROWS])), limit, "key")
 
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(limit):
-    with pytest.raises(UsageError, match=f"limit_batches: received {limit}, must be at least 1"):
+    with raises_problem(key="limit_batches", received=limit, reason="must be at least 1"):
         DataConfig(limit_batches=limit).validate()
 
 

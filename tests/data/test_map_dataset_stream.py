@@ -7,8 +7,8 @@ import pytest
 
 from everstep.data import DataConfig, IterableStream, MapDatasetStream, make_stream
 from everstep.data.map_dataset import stacked
-from everstep.errors import UsageError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 SAMPLES, BATCH = 11, 3
 
@@ -58,7 +58,7 @@ class Samples:
         return self.samples[index]
 
 
-def make(kind, shuffle=True, drop=False):
+def map_streams(kind, shuffle=True, drop=False):
     return lambda repeat: MapDatasetStream(kind(), BATCH, shuffle=shuffle, seed=5, repeat=repeat, drop_remainder=drop)
 
 
@@ -78,11 +78,11 @@ def numbers_of_torch():
 
 
 FACTORIES = {
-    "in order": make(Numbers, shuffle=False),
-    "shuffled": make(Numbers),
-    "without remainder": make(Numbers, drop=True),
-    "noisy": make(Noisy),
-    "at once": make(AtOnce),
+    "in order": map_streams(Numbers, shuffle=False),
+    "shuffled": map_streams(Numbers),
+    "without remainder": map_streams(Numbers, drop=True),
+    "noisy": map_streams(Noisy),
+    "at once": map_streams(AtOnce),
 }
 
 
@@ -94,9 +94,9 @@ def test_contract(name, check):
 
 @pytest.mark.parametrize("kind", [Numbers, AtOnce, numbers_of_huggingface, numbers_of_torch])
 def test_every_sample_once(kind):
-    streams.check_every_sample_once(make(kind, shuffle=False), SAMPLES, shuffled=False)
-    streams.check_every_sample_once(make(kind), SAMPLES, shuffled=True)
-    streams.check_restores_everywhere(make(kind))
+    streams.check_every_sample_once(map_streams(kind, shuffle=False), SAMPLES, shuffled=False)
+    streams.check_every_sample_once(map_streams(kind), SAMPLES, shuffled=True)
+    streams.check_restores_everywhere(map_streams(kind))
 
 
 def test_order_is_that_of_arrays():
@@ -124,7 +124,7 @@ def test_getitems_is_called_once_per_batch():
 def test_getitems_must_return_every_sample():
     dataset = AtOnce()
     dataset.__class__ = type("Forgetful", (AtOnce,), {"__getitems__": lambda self, indices: [0]})
-    with pytest.raises(UsageError, match="Forgetful.__getitems__ returned 1 samples for 3 indices"):
+    with raises_problem(reason="Forgetful.__getitems__ returned 1 samples for 3 indices"):
         next(MapDatasetStream(dataset, 3))
 
 
@@ -157,14 +157,14 @@ def test_a_format_that_the_user_has_set_is_kept():
 
 
 def test_huggingface_rows_of_different_lengths_are_named():
-    with pytest.raises(UsageError, match=r"sample 2 has the shape \(3,\) at \['ids'\], but sample 0 has \(2,\): pad"):
+    with raises_problem(reason=r"sample 2 has the shape \(3,\) at \['ids'\], but sample 0 has \(2,\)", remedy="pad"):
         next(MapDatasetStream(huggingface(ids=[[1, 2], [3, 4], [5, 6, 7]]), 3))
 
 
 def test_a_dict_of_splits_is_refused():
     datasets = pytest.importorskip("datasets")
     splits = datasets.DatasetDict(train=huggingface(x=[1]), test=huggingface(x=[1]))
-    with pytest.raises(UsageError, match=r"DatasetDict holds several.* 'train', 'test': pass one.*data\['train'\]"):
+    with raises_problem(reason="DatasetDict holds several.* 'train', 'test'", remedy=r"pass one.*data\['train'\]"):
         make_stream(splits, DataConfig(), training=True, seed=0)
 
 
@@ -180,18 +180,18 @@ def test_a_dict_of_splits_is_refused():
     ],
 )
 def test_samples_that_cannot_be_stacked_are_named(samples, message):
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(reason=message):
         next(MapDatasetStream(Samples(*samples), 4))
 
 
 def test_a_sample_that_is_none_is_named():
-    with pytest.raises(UsageError, match="sample 0 is None: return the sample from __getitem__"):
+    with raises_problem(reason="sample 0 is None", remedy="return the sample from __getitem__"):
         stacked([None, 1], [0, 1])
 
 
 def test_shuffled_samples_are_named_by_their_index():
     rows = [np.zeros(2)] * 7 + [np.zeros(3)] + [np.zeros(2)] * 2
-    with pytest.raises(UsageError, match=r"sample 7 has the shape \(3,\)|but sample 7 has \(3,\)"):
+    with raises_problem(reason=r"sample 7 has the shape \(3,\)|but sample 7 has \(3,\)"):
         list(MapDatasetStream(Samples(*rows), 5, shuffle=True))
 
 
@@ -225,20 +225,18 @@ class Abstract(NoLength):
 
 def test_a_dataset_without_length_is_refused():
     for source in (NoLength(), Abstract()):
-        with pytest.raises(
-            UsageError, match="has __getitem__ but no __len__.*add __len__, or pass a function"
-        ) as error:
+        with raises_problem(reason="has __getitem__ but no __len__", remedy="add __len__, or pass a function") as error:
             make_stream(source, DataConfig(), training=False, seed=0)
         assert "\n" not in str(error.value)
     assert isinstance(make_stream(NoLengthButIterable(), DataConfig(), training=False, seed=0), IterableStream)
 
 
 def test_datasets_without_a_full_batch_are_refused():
-    with pytest.raises(UsageError, match="the Numbers is empty"):
+    with raises_problem(reason="the Numbers is empty"):
         MapDatasetStream(Numbers(0), 4)
-    with pytest.raises(UsageError, match="the dataset has only 11 samples"):
+    with raises_problem(key="global_batch_size", received=12, reason="the dataset has only 11 samples"):
         MapDatasetStream(Numbers(), 12, drop_remainder=True)
-    with pytest.raises(UsageError, match="global_batch_size: received 0"):
+    with raises_problem(key="global_batch_size", received=0):
         MapDatasetStream(Numbers(), 0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from everstep.data import nest
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 Point = collections.namedtuple("Point", ["x", "y"])
 leaves = st.integers(-100, 100).map(np.int64)
@@ -62,10 +62,10 @@ def test_stack_matches_keys_by_name():
 
 @pytest.mark.parametrize("other", [{"b": 1}, [1], {"a": [1]}, {"a": None}, {"a": 1, "b": 2}])
 def test_stack_refuses_other_nestings(other):
-    with pytest.raises(UsageError, match="different nestings"):
+    with raises_problem(reason="different nestings"):
         nest.stack([{"a": 1}, other])
 
 
 def test_stack_names_different_shapes():
-    with pytest.raises(UsageError, match=r"\(2,\), \(3,\)"):
+    with raises_problem(reason=r"\(2,\), \(3,\)"):
         nest.stack([np.zeros(2), np.zeros(3)])

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from everstep.data import DataConfig, ParquetSource, make_stream
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 ROWS = 40
 
@@ -63,21 +63,27 @@ def test_no_more_than_two_row_groups_are_read_for_a_batch(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "fields"),
     [
-        ({}, "the column 'name' is not numbers.*string: name the columns to read as x and y"),
-        ({"x": "missing"}, "has no column 'missing'"),
-        ({"y": "id"}, "x: is None, but y is given"),
-        ({"x": "gaps"}, "the column 'gaps' has missing values: fill or convert it"),
-        ({"x": "lists"}, "the column 'lists' is not numbers, or lists of one length"),
+        (
+            {},
+            {"key": "path", "reason": "the column 'name' is not numbers.*string", "remedy": "name the columns to read"},
+        ),
+        ({"x": "missing"}, {"key": "path", "reason": "has no column 'missing'"}),
+        ({"y": "id"}, {"key": "x", "reason": "is None, but y is given"}),
+        (
+            {"x": "gaps"},
+            {"key": "path", "reason": "the column 'gaps' has missing values", "remedy": "fill or convert it"},
+        ),
+        ({"x": "lists"}, {"key": "path", "reason": "the column 'lists' is not numbers"}),
     ],
 )
-def test_what_cannot_be_read_is_named(path, columns, message):
+def test_what_cannot_be_read_is_named(path, columns, fields):
     table = pq.read_table(path)
     table = table.append_column("gaps", pa.array([None, *range(ROWS - 1)]))
     table = table.append_column("lists", [[[1] * (number % 3) for number in range(ROWS)]])
     pq.write_table(table, path)
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(**fields):
         next(stream(ParquetSource(path, **columns)))
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from everstep.data import DataConfig, PyDatasetStream, make_stream
 from everstep.data.workers import why_no_processes
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 keras = pytest.importorskip("keras")
 BATCHES, BATCH = 5, 3
@@ -72,18 +73,18 @@ class Endless(Numbers):
         return np.arange(index, index + 2), np.random.normal(size=2)
 
 
-def make(kind, shuffle=True, **kwargs):
+def py_dataset_streams(kind, shuffle=True, **kwargs):
     return lambda repeat: PyDatasetStream(kind(**kwargs), shuffle=shuffle, seed=5, repeat=repeat)
 
 
 FACTORIES = {
-    "in order": make(Numbers, shuffle=False),
-    "shuffled": make(Numbers),
-    "noisy": make(Noisy),
-    "noisy threads": make(Noisy, workers=3),
-    "threads": make(Slow, workers=4, max_queue_size=3),
-    "reshuffled": make(Reshuffled),
-    "reshuffled threads": make(Reshuffled, workers=2),
+    "in order": py_dataset_streams(Numbers, shuffle=False),
+    "shuffled": py_dataset_streams(Numbers),
+    "noisy": py_dataset_streams(Noisy),
+    "noisy threads": py_dataset_streams(Noisy, workers=3),
+    "threads": py_dataset_streams(Slow, workers=4, max_queue_size=3),
+    "reshuffled": py_dataset_streams(Reshuffled),
+    "reshuffled threads": py_dataset_streams(Reshuffled, workers=2),
 }
 
 
@@ -91,7 +92,7 @@ FACTORIES = {
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 def test_contract(name, check):
     if check is streams.check_restores_twice and name.startswith("reshuffled"):
-        with pytest.raises(UsageError, match="cannot go back to an earlier epoch"):
+        with raises_problem(reason="cannot go back to an earlier epoch"):
             check(FACTORIES[name])
     else:
         check(FACTORIES[name])
@@ -248,14 +249,14 @@ class Dies(Numbers):
 
 @pytest.mark.full
 def test_a_worker_process_that_ends_is_reported():
-    with pytest.raises(TrainingError, match="a worker process of Dies has ended"):
+    with raises_problem(TrainingError, reason="a worker process of Dies has ended"):
         next(PyDatasetStream(Dies(workers=1, use_multiprocessing=True)))
 
 
 def test_a_dataset_that_cannot_be_pickled_is_reported():
     dataset = Numbers(workers=1, use_multiprocessing=True)
     dataset.read = lambda: 0
-    with pytest.raises(UsageError, match="Numbers has use_multiprocessing=True, but cannot be sent.*set use_multi"):
+    with raises_problem(reason="Numbers has use_multiprocessing=True, but cannot be sent", remedy="set use_multi"):
         next(PyDatasetStream(dataset))
 
 
@@ -290,16 +291,16 @@ class Scalars(Numbers):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("kind", "fields"),
     [
-        (NoLength, "NoLength has no number of batches: add __len__"),
-        (Empty, "Empty has 0 batches"),
-        (Shrinks, "Shrinks has 4 batches in epoch 1 and had 5"),
-        (Scalars, r"received 1.0, expected a batch from the PyDataset, not a single value at \[1\]"),
+        (NoLength, {"reason": "NoLength has no number of batches", "remedy": "add __len__"}),
+        (Empty, {"reason": "Empty has 0 batches"}),
+        (Shrinks, {"reason": "Shrinks has 4 batches in epoch 1 and had 5"}),
+        (Scalars, {"received": 1.0, "reason": r"expected a batch from the PyDataset, not a single value at \[1\]"}),
     ],
 )
-def test_invalid_datasets_are_refused(kind, message):
-    with pytest.raises(UsageError, match=message):
+def test_invalid_datasets_are_refused(kind, fields):
+    with raises_problem(**fields):
         list(itertools.islice(PyDatasetStream(kind(), repeat=True), BATCHES + 1))
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from everstep.data import DataConfig, record_stream
 from everstep.data.files import find_files
-from everstep.errors import UsageError
+from everstep.errors import NOTHING
+from everstep.testing.problems import raises_problem
 
 tf = pytest.importorskip("tensorflow")
 
@@ -149,16 +150,18 @@ def test_patterns_of_files(folder):
 
 
 @pytest.mark.parametrize(
-    ("patterns", "message"),
+    ("patterns", "received", "reason"),
     [
-        ("{0}/*,{0}/none-*", r"^input_path: received '.*/none-\*', no file matches"),
-        ("", "^input_path: names no record files"),
-        ("nosuch://x/*", "^input_path: received 'nosuch://x/.', unknown kind of store 'nosuch': [^\n]*$"),
+        ("{0}/*,{0}/none-*", "{0}/none-*", "no file matches"),
+        ("", NOTHING, "names no record files"),
+        ("nosuch://x/*", "nosuch://x/*", "unknown kind of store 'nosuch'"),
     ],
 )
-def test_missing_files_are_named(folder, patterns, message):
-    with pytest.raises(UsageError, match=message):
+def test_missing_files_are_named(folder, patterns, received, reason):
+    received = received if received is NOTHING else received.format(folder)
+    with raises_problem(key="input_path", received=received, reason=reason) as refused:
         find_files(patterns.format(folder))
+    assert "\n" not in str(refused.value)
 
 
 def test_compressed_files(tmp_path):
@@ -168,12 +171,12 @@ def test_compressed_files(tmp_path):
 
 def test_the_remainder_is_dropped(folder):
     assert len(list(stream(f"{folder}/*", drop_remainder=True))) == 5
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         next(stream(f"{folder}/*", training=True, global_batch_size=50))
 
 
 def test_data_that_became_shorter_is_detected(folder):
     shorter = stream(f"{folder}/*", global_batch_size=10, repeat=True)
     shorter.restore({"epoch": 0, "batch": 6})
-    with pytest.raises(UsageError, match="data ends before it"):
+    with raises_problem(reason="data ends before it"):
         next(shorter)

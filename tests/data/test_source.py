@@ -8,6 +8,7 @@ import pytest
 
 from everstep.data import ArrayStream, DataConfig, IterableStream, TFDataStream, make_stream
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def test_functions_and_iterables():
 
 
 def test_a_one_shot_iterator_is_refused_for_training():
-    with pytest.raises(UsageError, match="one-shot"):
+    with raises_problem(reason="one-shot"):
         stream(iter([X]), training=True)
     assert next(stream(iter([X]), training=True, repeat=False)).shape == (10, 2)
 
@@ -73,7 +74,7 @@ def test_tf_data_datasets_of_batches_and_of_samples():
 
 
 @pytest.mark.parametrize(
-    ("source", "named"),
+    ("source", "kind"),
     [
         (5, "type int"),
         ("path", "type str"),
@@ -82,8 +83,8 @@ def test_tf_data_datasets_of_batches_and_of_samples():
         ({}, "nothing"),
     ],
 )
-def test_other_types_are_refused(source, named):
-    with pytest.raises(UsageError, match=f"cannot read data from .*{named}.*pass NumPy arrays"):
+def test_other_types_are_refused(source, kind):
+    with raises_problem(reason=f"cannot read data from .*{kind}", remedy="pass NumPy arrays"):
         stream(source)
 
 

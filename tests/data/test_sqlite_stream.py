@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from everstep.data import DataConfig, SqliteStream, make_stream
-from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 
 ROWS = 40
@@ -58,7 +57,7 @@ def test_one_thread_peeks_and_another_reads(path):
 
 
 def test_what_is_read_identifies_the_data(path):
-    def made(**values):
+    def sqlite_stream(**values):
         return SqliteStream(path, **{"table": "numbers", "features": "id", "batch_size": 7, **values})
 
     others = [
@@ -68,9 +67,9 @@ def test_what_is_read_identifies_the_data(path):
         {"shuffle": True},
         {"shuffle": True, "seed": 1},
     ]
-    assert len({str(made(**values).fingerprint) for values in [{}, *others]}) == 6
-    assert made(seed=1).fingerprint == made().fingerprint, "it has no effect on rows in order"
-    assert made().files == [path]
+    assert len({str(sqlite_stream(**values).fingerprint) for values in [{}, *others]}) == 6
+    assert sqlite_stream(seed=1).fingerprint == sqlite_stream().fingerprint, "it has no effect on rows in order"
+    assert sqlite_stream().files == [path]
 
 
 @pytest.mark.parametrize(
@@ -102,5 +101,5 @@ def test_a_row_that_is_deleted_meanwhile_is_named(path):
     rows = SqliteStream(path, "numbers", "id", batch_size=8)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM numbers WHERE id = 6")
-    with pytest.raises(UsageError, match="the row 6 has been deleted"):
+    with raises_problem(key="path", reason="the row 6 has been deleted"):
         next(rows)

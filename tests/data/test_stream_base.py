@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from everstep.data import Block, IterableStream, MappedStream, Stream
-from everstep.errors import UsageError
 from everstep.testing import streams
+from everstep.testing.problems import raises_problem
 
 
 class Counting(Stream):
@@ -31,9 +31,9 @@ def test_epochs_may_differ_in_length():
 
 @pytest.mark.parametrize("repeat", [True, False])
 def test_an_empty_source_is_an_error(repeat):
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         next(Counting([0], repeat))
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         Counting([0], repeat).block(3)
 
 
@@ -60,9 +60,9 @@ def test_a_subclass_may_use_any_private_name(check):
 def test_an_empty_second_epoch_is_an_error():
     stream = Counting([1, 0])
     next(stream)
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         next(stream)
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         stream.peek()
 
 
@@ -120,7 +120,7 @@ def test_a_source_that_fails_is_read_again():
     ],
 )
 def test_invalid_states_are_refused(state):
-    with pytest.raises(UsageError, match="not a stream position"):
+    with raises_problem(reason="not a stream position"):
         Counting([3]).restore(state)
 
 

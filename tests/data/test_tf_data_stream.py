@@ -9,7 +9,7 @@ import pytest
 
 from everstep.data import TFDataStream
 from everstep.data.tf_data import load_tensorflow
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 tf = pytest.importorskip("tensorflow")
 
@@ -55,16 +55,16 @@ def test_a_later_pass_over_an_infinite_cached_dataset(end):
 
 
 def test_an_empty_dataset_is_refused():
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(reason="no batch at all"):
         next(TFDataStream(numbers(0), repeat=True))
 
 
 def test_data_that_became_shorter_is_detected():
-    with pytest.raises(UsageError, match="data ends before it"):
+    with raises_problem(reason="data ends before it"):
         TFDataStream(numbers(), repeat=True).restore({"epoch": 0, "batch": 9})
     unknown = TFDataStream(numbers().filter(lambda _: True), repeat=True)
     unknown.restore({"epoch": 0, "batch": 9})
-    with pytest.raises(UsageError, match="data ends before it"):
+    with raises_problem(reason="data ends before it"):
         next(unknown)
 
 
@@ -122,7 +122,7 @@ def test_missing_tensorflow_names_the_extra(monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError, match=r"everstep\[tensorflow\]"):
+    with raises_problem(remedy=r"everstep\[tensorflow\]"):
         load_tensorflow("reading TFRecord files")
 
 

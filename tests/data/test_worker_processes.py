@@ -17,6 +17,7 @@ from everstep.data.images.stream import PieceLoader
 from everstep.data.images.transforms import Transform
 from everstep.data.worker_processes import Processes
 from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def test_a_killed_process_is_reported_and_others_are_started(paths):
     next(batches)
     pids = [member.process.pid for member in started._members]
     os.kill(pids[0], signal.SIGKILL)
-    with pytest.raises(TrainingError, match="a worker process of PieceLoader has ended"):
+    with raises_problem(TrainingError, reason="a worker process of PieceLoader has ended"):
         list(batches)
     assert started.broken
     assert not any(map(is_alive, pids))

@@ -30,7 +30,7 @@ def train(kind, start):
         return {"losses": np.array(losses), **_under("before", before), **_under("after", rig.engine.state())}
 
 
-def held(start):
+def state_before(start):
     with running(create_engine, holding_much(), seeded(many_parts)) as rig:
         if start:
             rig.engine.load(start)
@@ -50,7 +50,7 @@ def main(out, given=None):
     results = {}
     for kind in (*models.MODELS, "held"):
         start = starts(given, kind) if given else None
-        result = held(start) if kind == "held" else train(kind, start)
+        result = state_before(start) if kind == "held" else train(kind, start)
         results |= {f"{kind}|{name}": value for name, value in result.items()}
     np.savez(out, **results)
 

@@ -84,7 +84,7 @@ class Aggregating(Everything):
         return {"samples": len(joined), "median": float(np.median(joined))}
 
 
-def built(task, build, optimizer, data, batch_size):
+def built_engine(task, build, optimizer, data, batch_size):
     model = seeded(build)
     data = models.samples(model, 64) if data is None else data
     engine = create_engine(task, model, model.optimizer if model.compiled else optimizer)
@@ -93,9 +93,9 @@ def built(task, build, optimizer, data, batch_size):
     return engine, stream, data
 
 
-def trained(task, build, optimizer=None, steps=6, batch_size=8, data=None, evaluated=25):
+def outcome_of_training(task, build, optimizer=None, steps=6, batch_size=8, data=None, evaluated=25):
     """Returns the losses of all steps, the logs, and the digest of the state at the end."""
-    engine, stream, data = built(task, build, optimizer, data, batch_size)
+    engine, stream, data = built_engine(task, build, optimizer, data, batch_size)
     losses = []
     with opened(engine, stream) as feed:
         for _ in range(steps):
@@ -115,7 +115,7 @@ def trained(task, build, optimizer=None, steps=6, batch_size=8, data=None, evalu
 @case
 def curve(steps="200"):
     """A loss curve and metrics of all kinds; evaluates 25 samples in batches of 8, at the end a single one."""
-    return trained(Aggregating(), models.plain_mlp, keras.optimizers.Adam(1e-2), int(steps))
+    return outcome_of_training(Aggregating(), models.plain_mlp, keras.optimizers.Adam(1e-2), int(steps))
 
 
 class Classes(Everything):
@@ -135,13 +135,15 @@ class Classes(Everything):
 
 @case
 def classes():
-    return trained(Classes(), models.plain_mlp, keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5))
+    return outcome_of_training(
+        Classes(), models.plain_mlp, keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+    )
 
 
 @case
 def layers():
     """Dropout and BatchNormalization: other numbers than on one process, the same state on all."""
-    return trained(Regression(), models.cnn, keras.optimizers.Adam(1e-2))
+    return outcome_of_training(Regression(), models.cnn, keras.optimizers.Adam(1e-2))
 
 
 def steep(**settings):
@@ -158,7 +160,7 @@ def clipped_in_the_step():
         optimizer.apply([grad / ops.maximum(norm, 1.0) for grad in grads], variables)
         return {"loss": loss, "norm": norm}
 
-    return trained(Scripted(step), models.plain_mlp, steep())
+    return outcome_of_training(Scripted(step), models.plain_mlp, steep())
 
 
 @case
@@ -178,7 +180,7 @@ def gradients_of_gradients():
         optimizer.apply(grads, variables)
         return {"loss": loss}
 
-    return trained(Scripted(step), models.plain_mlp, steep())
+    return outcome_of_training(Scripted(step), models.plain_mlp, steep())
 
 
 @case
@@ -197,7 +199,7 @@ def gradients_of_the_backend():
         optimizer.apply(list(grads), variables)
         return {"loss": ops.stop_gradient(loss)}
 
-    return trained(Scripted(step), models.plain_mlp, steep(global_clipnorm=1.0))
+    return outcome_of_training(Scripted(step), models.plain_mlp, steep(global_clipnorm=1.0))
 
 
 @case
@@ -212,7 +214,7 @@ def noise():
         optimizer.apply(noisy, variables)
         return {"loss": loss}
 
-    return trained(Scripted(step, seed=keras.random.SeedGenerator(1)), models.plain_mlp, steep())
+    return outcome_of_training(Scripted(step, seed=keras.random.SeedGenerator(1)), models.plain_mlp, steep())
 
 
 @case
@@ -220,7 +222,7 @@ def not_finite():
     """The loss of one slice is infinite in the second step, of no slice of the first process."""
     x, y = models.samples(models.plain_mlp(), 64)
     y[15] = np.inf
-    return trained(Regression(), models.plain_mlp, steep(), data=(x, y), steps=0)
+    return outcome_of_training(Regression(), models.plain_mlp, steep(), data=(x, y), steps=0)
 
 
 @case
@@ -229,24 +231,26 @@ def scaled():
     x, y = models.samples(models.plain_mlp(), 64)
     y[7] = 3e38
     optimizer = keras.optimizers.LossScaleOptimizer(steep(), initial_scale=8.0)
-    return trained(Regression(), models.plain_mlp, optimizer, data=(x, y))
+    return outcome_of_training(Regression(), models.plain_mlp, optimizer, data=(x, y))
 
 
 @case
 def accumulated():
-    return trained(Regression(), models.plain_mlp, keras.optimizers.AdamW(0.01, gradient_accumulation_steps=3))
+    return outcome_of_training(
+        Regression(), models.plain_mlp, keras.optimizers.AdamW(0.01, gradient_accumulation_steps=3)
+    )
 
 
 @case
 def tokens():
     """Half of the processes have long sequences, the others short ones."""
     optimizer = keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.05)
-    return trained(Tagging(), tagger, optimizer, data=sequences(64))
+    return outcome_of_training(Tagging(), tagger, optimizer, data=sequences(64))
 
 
 @case
 def accumulated_tokens():
-    return trained(
+    return outcome_of_training(
         Tagging(), tagger, keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), data=sequences(20), batch_size=6
     )
 
@@ -268,13 +272,13 @@ def own_step():
         return model
 
     model = seeded(build)
-    return trained(everstep.CompiledTask(model), lambda: model, evaluated=24)
+    return outcome_of_training(everstep.CompiledTask(model), lambda: model, evaluated=24)
 
 
 @case
 def saved(folder, steps="10"):
     """Trains in the middle of a window, and leaves the state in a file."""
-    engine, stream, _ = built(Everything(), models.plain_mlp, keras.optimizers.Adam(1e-2), None, 8)
+    engine, stream, _ = built_engine(Everything(), models.plain_mlp, keras.optimizers.Adam(1e-2), None, 8)
     with opened(engine, stream) as feed:
         engine.run(feed, int(steps))
         np.savez(
@@ -287,7 +291,7 @@ def saved(folder, steps="10"):
 @case
 def resumed(folder, steps="10"):
     """Continues from what the first process of `saved` left."""
-    engine, stream, _ = built(Everything(), models.plain_mlp, keras.optimizers.Adam(1e-2), None, 8)
+    engine, stream, _ = built_engine(Everything(), models.plain_mlp, keras.optimizers.Adam(1e-2), None, 8)
     engine.load({key.replace("|", "/"): value for key, value in np.load(f"{folder}/0.npz").items()})
     with opened(engine, stream) as feed:
         feed.restore({"epoch": (int(steps) - 1) // 8, "batch": (int(steps) - 1) % 8 + 1})

@@ -39,7 +39,7 @@ def case(check):
     return check
 
 
-def trained(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain_mlp):
+def outcome_of_training(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain_mlp):
     """Returns the state after some steps, and all logs; the last batch of the evaluation has one sample."""
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = seeded(build)
@@ -53,8 +53,8 @@ def trained(strategy, task, optimizer, steps=5, batch_size=4, build=models.plain
 
 def same(task, optimizer, *, tolerance=1e-5, prefix=("model/", "optimizer/"), **settings):
     """Asserts that two replicas end in the same state as one device."""
-    one, expected = trained(None, task, optimizer, **settings)
-    two, logs = trained(TWO, task, optimizer, **settings)
+    one, expected = outcome_of_training(None, task, optimizer, **settings)
+    two, logs = outcome_of_training(TWO, task, optimizer, **settings)
     for key in [key for key in one if key.startswith(prefix)]:
         np.testing.assert_allclose(two[key], one[key], rtol=tolerance, atol=tolerance, err_msg=key)
     for name in expected:

@@ -105,13 +105,13 @@ def model():
     return built
 
 
-def fitted(directory, trained=None, epochs=1, **options):
+def record_of_fit(directory, trained=None, epochs=1, **options):
     trained = trained or model()
     everstep.fit(trained, X, Y, batch_size=8, epochs=epochs, model_dir=directory, seed=0, verbose=0, **options)
     return read(directory)
 
 
-def kept(directory):
+def stored_programs(directory):
     return json.loads((directory / "programs" / "certified.json").read_text())
 
 
@@ -129,14 +129,14 @@ def replays(monkeypatch):
 
 @pytest.mark.parametrize("long_step", [EVERY, NO])
 def test_certified_programs_give_the_bits_of_the_plain_ones(tmp_path, certifies, long_step):
-    plain = fitted(tmp_path / "plain", validation_data=(X, Y))
+    plain = record_of_fit(tmp_path / "plain", validation_data=(X, Y))
     certifies(long_step)
-    found = fitted(tmp_path / "certified", validation_data=(X, Y))
+    found = record_of_fit(tmp_path / "certified", validation_data=(X, Y))
     assert found["digest"] == plain["digest"]
     assert "exactness" not in plain
     assert not (tmp_path / "plain" / "programs").exists()
     several = long_step == NO
-    calls = kept(tmp_path / "certified")["calls"]
+    calls = stored_programs(tmp_path / "certified")["calls"]
     assert {kind: (one["several"], one["autotuned"]) for kind, one in calls.items()} == {
         "train": (several, not several),
         "validation": (several, not several),
@@ -146,13 +146,13 @@ def test_certified_programs_give_the_bits_of_the_plain_ones(tmp_path, certifies,
 
 def test_another_attempt_calls_steps_as_the_first_one_and_repeats_nothing(tmp_path, certifies, replays):
     certifies(EVERY)
-    whole = fitted(tmp_path / "whole", epochs=2)
-    fitted(tmp_path / "run", epochs=1)
-    first, before = kept(tmp_path / "run"), len(replays)
+    whole = record_of_fit(tmp_path / "whole", epochs=2)
+    record_of_fit(tmp_path / "run", epochs=1)
+    first, before = stored_programs(tmp_path / "run"), len(replays)
     certifies(NO)  # timed now, steps would be called otherwise
-    found = fitted(tmp_path / "run", epochs=2, allow_change="epochs")
+    found = record_of_fit(tmp_path / "run", epochs=2, allow_change="epochs")
     assert len(replays) == before
-    assert kept(tmp_path / "run") == first
+    assert stored_programs(tmp_path / "run") == first
     assert found["digest"] == whole["digest"]
 
 
@@ -162,21 +162,21 @@ OTHER = "is not the one that this run began with"
 def test_another_run_on_this_machine_calls_steps_as_the_first_one(tmp_path, certifies):
     """A step is timed once: at the second run the clock may say something else, and the bits would differ."""
     certifies(EVERY)
-    first = fitted(tmp_path / "first")
+    first = record_of_fit(tmp_path / "first")
     certifies(NO)  # timed now, steps would be called otherwise
-    second = fitted(tmp_path / "second")
-    calls = [kept(tmp_path / name)["calls"]["train"] for name in ("first", "second")]
+    second = record_of_fit(tmp_path / "second")
+    calls = [stored_programs(tmp_path / name)["calls"]["train"] for name in ("first", "second")]
     assert [(one["several"], one["autotuned"]) for one in calls] == [(False, True)] * 2
     assert second["digest"] == first["digest"]
     everstep.fit(model(), X, Y, batch_size=4, model_dir=tmp_path / "other", seed=0, verbose=0)
-    assert kept(tmp_path / "other")["calls"]["train"]["several"]  # another program
+    assert stored_programs(tmp_path / "other")["calls"]["train"]["several"]  # another program
 
 
 def test_a_machine_whose_cache_cannot_be_written_trains(tmp_path, certifies, machine, monkeypatch):
     (machine / "file").write_text("")
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(machine / "file"))
     certifies(EVERY)
-    assert fitted(tmp_path / "run")["status"] == "finished"
+    assert record_of_fit(tmp_path / "run")["status"] == "finished"
 
 
 def test_the_data_of_a_run_stays_where_it_is(certifies, tmp_path, caplog):
@@ -194,15 +194,15 @@ def test_the_data_of_a_run_stays_where_it_is(certifies, tmp_path, caplog):
 
 def test_the_program_of_another_model_is_told(tmp_path, certifies, caplog):
     certifies(EVERY)
-    fitted(tmp_path / "run", epochs=1)
-    fitted(tmp_path / "run", epochs=2, allow_change="epochs")
+    record_of_fit(tmp_path / "run", epochs=1)
+    record_of_fit(tmp_path / "run", epochs=2, allow_change="epochs")
     assert OTHER not in caplog.text
     changed = model()
     changed.layers[0].activation = keras.activations.tanh
-    fitted(tmp_path / "run", changed, epochs=3, allow_change=["epochs", "task"])
+    record_of_fit(tmp_path / "run", changed, epochs=3, allow_change=["epochs", "task"])
     assert caplog.text.count("the program of the train steps " + OTHER) == 2  # for each of the two sizes of batches
     caplog.clear()
-    fitted(tmp_path / "run", changed, epochs=4, allow_change="epochs")
+    record_of_fit(tmp_path / "run", changed, epochs=4, allow_change="epochs")
     assert OTHER not in caplog.text
 
 
@@ -214,54 +214,54 @@ def test_models_that_train_at_once_keep_their_programs_apart(tmp_path, certifies
     built = [model() for _ in names]
     with concurrent.futures.ThreadPoolExecutor() as threads:
         done = [
-            threads.submit(fitted, tmp_path / name, one, callbacks=[callback])
+            threads.submit(record_of_fit, tmp_path / name, one, callbacks=[callback])
             for name, one, callback in zip(names, built, waiting, strict=True)
         ]
         records = [one.result() for one in done]
     assert {record["exactness"]["level"] for record in records} == {exactness.CERTIFIED}
-    assert len({json.dumps(kept(tmp_path / name)["used"]) for name in names}) == 1
-    assert all(len(kept(tmp_path / name)["used"]) == 2 for name in names)
+    assert len({json.dumps(stored_programs(tmp_path / name)["used"]) for name in names}) == 1
+    assert all(len(stored_programs(tmp_path / name)["used"]) == 2 for name in names)
 
 
 def test_a_second_fit_of_a_model_keeps_its_programs_with_the_new_run(tmp_path, certifies, replays):
     certifies(EVERY)
     trained = model()
-    fitted(tmp_path / "one", trained)
+    record_of_fit(tmp_path / "one", trained)
     before = len(replays)
-    fitted(tmp_path / "two", trained)
+    record_of_fit(tmp_path / "two", trained)
     assert len(replays) == before
-    assert kept(tmp_path / "two") == kept(tmp_path / "one")
+    assert stored_programs(tmp_path / "two") == stored_programs(tmp_path / "one")
 
 
 def test_a_model_that_was_trained_in_another_way_resumes_as_the_run_did(tmp_path, certifies):
     certifies(EVERY)
-    fitted(tmp_path / "long")
-    whole = fitted(tmp_path / "whole", epochs=2)
+    record_of_fit(tmp_path / "long")
+    whole = record_of_fit(tmp_path / "whole", epochs=2)
     certifies(NO)
     trained = model()
-    fitted(tmp_path / "short", trained)
-    found = fitted(tmp_path / "long", trained, epochs=2, allow_change="epochs")
+    record_of_fit(tmp_path / "short", trained)
+    found = record_of_fit(tmp_path / "long", trained, epochs=2, allow_change="epochs")
     assert found["digest"] == whole["digest"]
-    assert not kept(tmp_path / "long")["calls"]["train"]["several"]
+    assert not stored_programs(tmp_path / "long")["calls"]["train"]["several"]
 
 
 def test_a_program_that_races_is_compiled_with_the_option(tmp_path, certifies, noisy, caplog):
-    plain = fitted(tmp_path / "plain")
+    plain = record_of_fit(tmp_path / "plain")
     certifies(EVERY)
     noisy(["autotuned"])
-    found = fitted(tmp_path / "run")
+    found = record_of_fit(tmp_path / "run")
     assert found["exactness"]["level"] == exactness.OPTION
     assert "differed when a step was repeated" in found["exactness"]["reason"]
     assert found["digest"] == plain["digest"]
-    assert not kept(tmp_path / "run")["calls"]["train"]["autotuned"]
+    assert not stored_programs(tmp_path / "run")["calls"]["train"]["autotuned"]
     assert "may end with other bits" not in caplog.text
 
 
 def test_a_program_that_xla_cannot_make_is_compiled_with_the_option(tmp_path, certifies, noisy):
-    plain = fitted(tmp_path / "plain")
+    plain = record_of_fit(tmp_path / "plain")
     certifies(EVERY)
     noisy(["no autotuned"])
-    found = fitted(tmp_path / "run")
+    found = record_of_fit(tmp_path / "run")
     assert found["exactness"] == {
         "level": exactness.OPTION,
         "reason": "UNIMPLEMENTED: there is no such kernel",
@@ -317,18 +317,18 @@ def test_a_refused_step_leaves_the_state_as_it_was(certifies, noisy, as_on_a_gpu
 def test_where_nothing_repeats_auto_warns_and_trains(tmp_path, certifies, noisy, caplog, ways):
     certifies(NO)
     noisy(ways)
-    found = fitted(tmp_path / "run")
+    found = record_of_fit(tmp_path / "run")
     assert found["status"] == "finished"
     assert found["exactness"]["level"] == exactness.NONE
     assert "may end with other bits" in caplog.text
-    assert not kept(tmp_path / "run")["calls"]["train"]["several"]
+    assert not stored_programs(tmp_path / "run")["calls"]["train"]["several"]
 
 
 def test_where_nothing_repeats_true_refuses_by_the_name_of_the_argument(tmp_path, certifies, noisy):
     certifies(EVERY)
     noisy(["autotuned", "option"])
     with pytest.raises(UsageError) as caught:
-        fitted(tmp_path / "run", deterministic=True)
+        record_of_fit(tmp_path / "run", deterministic=True)
     [problem] = caught.value.problems
     assert (problem.key, problem.received) == ("deterministic", True)
     assert "differed when a step was repeated" in problem.reason
@@ -338,10 +338,10 @@ def test_where_nothing_repeats_true_refuses_by_the_name_of_the_argument(tmp_path
 def test_without_determinism_nothing_is_compared(tmp_path, certifies, noisy):
     certifies(NO)
     noisy(["autotuned"])
-    found = fitted(tmp_path / "run", deterministic=False)
+    found = record_of_fit(tmp_path / "run", deterministic=False)
     assert found["exactness"] == {"level": exactness.NONE, "reason": exactness.NOT_REQUESTED}
-    assert kept(tmp_path / "run")["calls"]["train"]["several"]
-    assert kept(tmp_path / "run")["programs"] == {}
+    assert stored_programs(tmp_path / "run")["calls"]["train"]["several"]
+    assert stored_programs(tmp_path / "run")["programs"] == {}
 
 
 def test_steps_are_single_where_several_in_a_call_give_other_bits(certifies, monkeypatch):
@@ -364,20 +364,20 @@ def test_steps_are_single_where_several_in_a_call_give_other_bits(certifies, mon
 
 def test_another_device_starts_anew_and_says_so(tmp_path, certifies, caplog, monkeypatch):
     certifies(EVERY)
-    fitted(tmp_path / "run")
+    record_of_fit(tmp_path / "run")
     monkeypatch.setattr(programs, "where", lambda: {"device": "another", "jaxlib": "1"})
     certifies(NO)
-    fitted(tmp_path / "run", epochs=2, allow_change="epochs")
+    record_of_fit(tmp_path / "run", epochs=2, allow_change="epochs")
     assert "device cpu -> another" in caplog.text
-    assert kept(tmp_path / "run")["device"] == "another"
-    assert kept(tmp_path / "run")["calls"]["train"]["several"]
+    assert stored_programs(tmp_path / "run")["device"] == "another"
+    assert stored_programs(tmp_path / "run")["calls"]["train"]["several"]
 
 
 def test_a_run_that_cannot_keep_its_programs_trains(tmp_path, certifies, caplog):
     certifies(EVERY)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "programs").write_text("not a folder")
-    assert fitted(tmp_path / "run")["status"] == "finished"
+    assert record_of_fit(tmp_path / "run")["status"] == "finished"
     assert caplog.text.count("cannot be kept") == 1
 
 
@@ -391,7 +391,7 @@ def test_a_run_that_keeps_nothing_trains(certifies):
 def test_the_first_steps_say_how_far_bits_can_be_repeated(tmp_path, certifies, caplog):
     certifies(EVERY)
     with caplog.at_level(logging.INFO, "everstep"):
-        fitted(tmp_path / "run")
+        record_of_fit(tmp_path / "run")
     assert caplog.text.count("bits of the steps on this device: certified") == 1
 
 
@@ -432,8 +432,8 @@ def test_a_killed_process_resumes_with_the_same_bits(tmp_path, deletes_cache):
     found = trained("killed", NO)  # what the killed process has decided counts
     assert found["digest"] == whole["digest"]
     assert len(found["attempts"]) == 2
-    assert kept(tmp_path / "killed")["calls"].keys() == {"train"}
-    assert not kept(tmp_path / "killed")["calls"]["train"]["several"]
+    assert stored_programs(tmp_path / "killed")["calls"].keys() == {"train"}
+    assert not stored_programs(tmp_path / "killed")["calls"]["train"]["several"]
 
 
 # -- the engine contract --------------------------------------------------------------------------------------------

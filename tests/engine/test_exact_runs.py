@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("exact_run.py")
 SUSPECT = ("may differ", "may end with other bits", "cannot be kept", "cannot read its choices")
 
 
-def trained(name: str, directory: Path, killed_at: int = 0) -> str:
+def output_of_training(name: str, directory: Path, killed_at: int = 0) -> str:
     """Trains in a new process, which may be killed after a step; returns what it printed."""
     environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend()}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is compiled is kept with the run
@@ -38,11 +38,11 @@ def trained(name: str, directory: Path, killed_at: int = 0) -> str:
 @pytest.mark.parametrize("name", MODELS)
 def test_killed_processes_end_in_the_bits_of_one(name, tmp_path):
     run = tmp_path / "killed"
-    said = trained(name, tmp_path / "whole")
-    said += trained(name, run, killed_at=STEPS + 5)
-    said += trained(name, run, killed_at=2 * STEPS + 3)
+    said = output_of_training(name, tmp_path / "whole")
+    said += output_of_training(name, run, killed_at=STEPS + 5)
+    said += output_of_training(name, run, killed_at=2 * STEPS + 3)
     shutil.rmtree(run / ".compiled", ignore_errors=True)
-    said += trained(name, run)
+    said += output_of_training(name, run)
     whole, found = read(tmp_path / "whole"), read(run)
     assert found["digest"] == whole["digest"]
     assert len(found["attempts"]) == 3

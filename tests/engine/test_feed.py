@@ -14,6 +14,7 @@ from everstep.engine.batch_dtypes import on_host
 from everstep.engine.call_length import CallLength
 from everstep.engine.feed import GRACE_SECONDS, Feed, FeedInterrupted
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 HANGING_SECONDS = 300
 
@@ -203,7 +204,7 @@ def test_each_block_is_checked_once_before_it_is_taken(opened):
     feed = opened(numbers(), length=lambda window, left: min(left, 3), check=check)
     feed.expect(6)
     assert taken(feed, 3, 3) == [[0, 1, 2], [3, 4, 5]]
-    with pytest.raises(UsageError, match="seven"):
+    with raises_problem(reason="seven"):
         feed.take(3)
     assert feed.state() == {"epoch": 0, "batch": 6}
     assert seen[:9] == list(range(9))
@@ -220,7 +221,7 @@ def test_closing_ends_the_thread():
     feed.close()
     feed.close()
     assert len(mine()) == before
-    with pytest.raises(UsageError, match="closed"):
+    with raises_problem(reason="closed"):
         feed.take(1)
 
 
@@ -269,7 +270,7 @@ def test_a_requested_stop_interrupts_waiting_for_a_batch(opened, source):
     assert taken(feed, 1, 1, 1) == [[0], [1], [2]]
     stop.requested = True
     for _ in range(2):
-        with pytest.raises(FeedInterrupted, match="a stop was requested"):
+        with raises_problem(FeedInterrupted, reason="a stop was requested"):
             feed.take(1)
     assert feed.state() == {"epoch": 0, "batch": 3}
     stop.requested = False
@@ -377,7 +378,7 @@ def test_restoring_a_source_that_does_not_return(opened, source):
     assert taken(feed, 1, 1) == [[0], [1]]
     source.blocked.wait()
     stop.requested = True
-    with pytest.raises(FeedInterrupted, match="cannot move to another position"):
+    with raises_problem(FeedInterrupted, reason="cannot move to another position"):
         feed.restore({"epoch": 0, "batch": 1})
     assert feed.state() == {"epoch": 0, "batch": 1}
 
@@ -402,5 +403,5 @@ def test_only_tensorflow_accepts_text():
     if keras.backend.backend() == "tensorflow":
         assert on_host(text) is text
         return
-    with pytest.raises(UsageError, match="dtype"):
+    with raises_problem(key="dtype of a batch", reason="dtype"):
         on_host(text)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.backend, pytest.mark.gpu]
 PLATFORM = _platform()
 
 
-def both(function, *arguments):
+def results_of_both(function, *arguments):
     """Returns what was replaced, and the results of a function without and with the replacement."""
     plain = jax.jit(lambda *values: function(*values)).lower(*arguments).compile()(*arguments)
     with ordered_sums(PLATFORM) as replaced:
@@ -52,7 +52,7 @@ def test_rows_are_added_as_by_a_scatter(rows, width, count, mode, dtype, seed):
     def added(table, places, updates):
         return table.at[places].add(updates, mode=mode)
 
-    replaced, plain, ordered = both(added, table, places, updates)
+    replaced, plain, ordered = results_of_both(added, table, places, updates)
     assert replaced == {EMBEDDING}
     exact = np.array(table, "float32")
     at = np.clip(places, 0, rows - 1) if mode == "clip" else places
@@ -66,7 +66,9 @@ def test_rows_are_added_as_by_a_scatter(rows, width, count, mode, dtype, seed):
 def test_rows_of_one_index_fill_several_blocks():
     places = np.array([3] * 200 + [1] * 70 + [3] * 5 + [0])
     updates = whole_numbers(0, (len(places), 2))
-    replaced, plain, ordered = both(lambda t, p, u: t.at[p].add(u), np.zeros((5, 2), "float32"), places, updates)
+    replaced, plain, ordered = results_of_both(
+        lambda t, p, u: t.at[p].add(u), np.zeros((5, 2), "float32"), places, updates
+    )
     assert replaced == {EMBEDDING}
     np.testing.assert_array_equal(ordered, plain)
 
@@ -76,7 +78,7 @@ def test_a_row_that_is_not_finite_stays_in_its_place(value):
     updates = np.ones((6, 2), "float32")
     updates[2, 0] = value
     places = np.array([0, 1, 1, 2, 2, 0])
-    _, plain, ordered = both(lambda t, p, u: t.at[p].add(u), np.zeros((4, 2), "float32"), places, updates)
+    _, plain, ordered = results_of_both(lambda t, p, u: t.at[p].add(u), np.zeros((4, 2), "float32"), places, updates)
     assert np.isnan(ordered[1]).all()
     np.testing.assert_array_equal(ordered[[0, 2, 3]], plain[[0, 2, 3]])
 
@@ -84,7 +86,7 @@ def test_a_row_that_is_not_finite_stays_in_its_place(value):
 def test_other_sums_are_left_alone():
     places = np.array([0, 1, 1])
     for table, updates in ((np.zeros((4, 2), "int32"), np.ones((3, 2), "int32")), (np.zeros(4, "float32"), 1.0)):
-        replaced, plain, ordered = both(lambda t, p, u: t.at[p].add(u), table, places, updates)
+        replaced, plain, ordered = results_of_both(lambda t, p, u: t.at[p].add(u), table, places, updates)
         assert not replaced
         np.testing.assert_array_equal(plain, ordered)
 
@@ -127,6 +129,6 @@ def test_the_gradient_of_max_pooling_is_that_of_xla(size, window, strides, paddi
 
         return jax.grad(pooled)(images)
 
-    replaced, plain, ordered = both(gradient, jnp.asarray(images, dtype))
+    replaced, plain, ordered = results_of_both(gradient, jnp.asarray(images, dtype))
     assert replaced == {POOLING}
     np.testing.assert_array_equal(ordered.astype("float32"), plain.astype("float32"))

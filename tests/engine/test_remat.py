@@ -76,7 +76,7 @@ class Blocks(es.Task):
         return ops.mean((labels - model_outputs) ** 2) + sum(aux_losses)
 
 
-def trained(directory, steps, remat=("block",)):
+def outcome_of_training(directory, steps, remat=("block",)):
     data = DataConfig(global_batch_size=4)
     # Not Adam: it turns the rounding of a gradient that should be zero into a step.
     trainer = es.TrainerConfig(train_steps=steps, steps_per_loop=2, validation_interval=4, checkpoint_interval=2)
@@ -89,12 +89,12 @@ def trained(directory, steps, remat=("block",)):
 
 @pytest.mark.daily("torch", "tensorflow")
 def test_in_a_run_and_after_a_resume(tmp_path):
-    whole, loss = trained(tmp_path / "whole", 4)
-    trained(tmp_path / "parts", 2)
-    parts, _ = trained(tmp_path / "parts", 4)
+    whole, loss = outcome_of_training(tmp_path / "whole", 4)
+    outcome_of_training(tmp_path / "parts", 2)
+    parts, _ = outcome_of_training(tmp_path / "parts", 4)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert loss == pytest.approx(trained(tmp_path / "plain", 4, ())[1], rel=1e-5)
+    assert loss == pytest.approx(outcome_of_training(tmp_path / "plain", 4, ())[1], rel=1e-5)
     assert '"remat": [' in (tmp_path / "whole" / "run.json").read_text()
 
 

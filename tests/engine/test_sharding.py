@@ -5,6 +5,7 @@ import pytest
 from everstep.engine.config import RuntimeConfig
 from everstep.engine.sharding import SMALL, ShardingPlan, check_batch, check_size, kind_of
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 SHAPES = {
     "model/embedding/embeddings": (1000, 64),
@@ -89,12 +90,12 @@ def test_layouts_that_do_not_fit(layout, reason):
 def test_sizes_that_do_not_fit():
     check_size({"data": 2, "model": 4}, 8)
     check_batch(6, {"data": 2, "model": 4})
-    with pytest.raises(UsageError, match="has 8 places, but the run has 2 devices") as error:
+    with raises_problem(
+        key="runtime.mesh", received={"data": 2, "model": 4}, reason="has 8 places, but the run has 2 devices"
+    ):
         check_size({"data": 2, "model": 4}, 2)
-    assert error.value.key == "runtime.mesh"
-    with pytest.raises(UsageError, match="must be a multiple of 4") as error:
+    with raises_problem(key="task.train_data.global_batch_size", received=30, reason="must be a multiple of 4"):
         check_batch(30, {"data": 4})
-    assert (error.value.key, error.value.received) == ("task.train_data.global_batch_size", 30)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 import everstep
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -78,7 +79,7 @@ def test_out_of_range(tmp_path, labels, loss):
 
 
 def test_out_of_range_in_a_stream(tmp_path):
-    with pytest.raises(UsageError, match="the first is 4"):
+    with raises_problem(reason="the first is 4"):
         train(Classes(HIGH, "function", stream=True), tmp_path / "run")
 
 
@@ -105,5 +106,5 @@ def test_labels_to_ignore_that_the_first_batch_does_not_have(tmp_path, loss, str
 def test_compiled_models_with_any_form_of_the_loss(loss):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
     model.compile("adam", loss)
-    with pytest.raises(UsageError, match="from 0 to 3"):
+    with raises_problem(key="x", reason="from 0 to 3"):
         everstep.fit(model, (X, HIGH), verbose=False)

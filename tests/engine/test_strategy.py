@@ -7,6 +7,7 @@ import pytest
 
 from everstep.engine.strategy import OneDevice, get_distribution_strategy
 from everstep.errors import NOTHING, UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -51,7 +52,9 @@ def test_multi_worker_with_a_single_worker_is_mirrored(monkeypatch, caplog):
     assert type(get_distribution_strategy("multi_worker_mirrored")) is type(get_distribution_strategy("mirrored"))
     assert "multi_worker_mirrored has one worker, this machine" in caplog.text
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}}')
-    with pytest.raises(UsageError, match="TF_CONFIG names 3 workers"):
+    with raises_problem(
+        key="runtime.distribution_strategy", received="multi_worker_mirrored", reason="TF_CONFIG names 3 workers"
+    ):
         get_distribution_strategy("multi_worker_mirrored")
 
 
@@ -59,7 +62,9 @@ def test_several_processes_have_one_device_each(monkeypatch):
     if keras.backend.backend() == "jax":
         pytest.skip("one mesh over the devices of all processes")
     monkeypatch.setattr("everstep.engine.strategy.current_gang", lambda: SimpleNamespace(size=2))
-    with pytest.raises(UsageError, match="2 processes train this run") as caught:
+    with raises_problem(
+        key="runtime.distribution_strategy", received="mirrored", reason="2 processes train this run"
+    ) as caught:
         get_distribution_strategy("mirrored")
     assert "multi_worker_mirrored" in caught.value.remedy
     assert get_distribution_strategy("multi_worker_mirrored").num_replicas_in_sync == 1
@@ -68,7 +73,7 @@ def test_several_processes_have_one_device_each(monkeypatch):
 def test_a_tpu_that_cannot_be_reached():
     here = keras.backend.backend() != "tensorflow"
     message = "no TPU on this machine" if here else "runtime.tpu: received 'mytpu', the TPU cannot be reached"
-    with pytest.raises(UsageError, match=message) as caught:
+    with raises_problem(key="runtime.distribution_strategy", reason=message) as caught:
         get_distribution_strategy("tpu", tpu_address="mytpu")
     assert "\n" not in str(caught.value)
 
@@ -77,7 +82,7 @@ def test_torch_requires_an_explicit_choice_of_one_device(monkeypatch):
     if keras.backend.backend() != "torch":
         pytest.skip("the others share a batch among devices")
     monkeypatch.setattr("everstep.engine.device_names.devices", lambda: ["gpu:0", "gpu:1"])
-    with pytest.raises(UsageError, match="this machine has 2") as caught:
+    with raises_problem(key="runtime.distribution_strategy", reason="this machine has 2") as caught:
         get_distribution_strategy("mirrored")
     assert "everstep launch --processes 2" in caught.value.remedy
     assert isinstance(get_distribution_strategy("mirrored", num_gpus=1), OneDevice)

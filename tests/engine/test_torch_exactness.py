@@ -41,7 +41,7 @@ class Put(keras.layers.Layer):
         return x + torch.zeros(4).put_(torch.arange(2), torch.ones(2))
 
 
-def fitted(directory, *layers, **options):
+def record_of_fit(directory, *layers, **options):
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
     model.compile("adam", "mse", jit_compile=False)
     everstep.fit(model, X, X[:, :1], epochs=1, model_dir=directory, verbose=0, seed=0, export=[], **options)
@@ -49,7 +49,7 @@ def fitted(directory, *layers, **options):
 
 
 def test_an_operation_without_a_deterministic_form_is_told_and_recorded(tmp_path, caplog):
-    found = fitted(tmp_path, Put())
+    found = record_of_fit(tmp_path, Put())
     assert found["status"] == "finished"
     assert found["exactness"] == {
         "level": exactness.NONE,
@@ -60,7 +60,7 @@ def test_an_operation_without_a_deterministic_form_is_told_and_recorded(tmp_path
 
 def test_it_is_refused_by_the_name_of_the_argument_where_exact_steps_are_required(tmp_path):
     with pytest.raises(UsageError) as caught:
-        fitted(tmp_path / "run", Put(), deterministic=True)
+        record_of_fit(tmp_path / "run", Put(), deterministic=True)
     [problem] = caught.value.problems
     assert (problem.key, problem.received) == ("deterministic", True)
     assert problem.reason.endswith("PyTorch has no deterministic form of put_")
@@ -69,14 +69,14 @@ def test_it_is_refused_by_the_name_of_the_argument_where_exact_steps_are_require
 
 
 def test_where_it_is_not_requested_nothing_is_said(tmp_path, caplog):
-    assert "exactness" not in fitted(tmp_path / "off", Put(), deterministic=False)
-    assert "exactness" not in fitted(tmp_path / "plain", deterministic=True)
+    assert "exactness" not in record_of_fit(tmp_path / "off", Put(), deterministic=False)
+    assert "exactness" not in record_of_fit(tmp_path / "plain", deterministic=True)
     assert "no deterministic form" not in caplog.text
 
 
 def test_nor_where_the_program_asks_for_deterministic_operations_itself(tmp_path, caplog):
     torch.use_deterministic_algorithms(True, warn_only=True)
-    assert "exactness" not in fitted(tmp_path, Put(), deterministic=False)
+    assert "exactness" not in record_of_fit(tmp_path, Put(), deterministic=False)
     assert "no deterministic form" not in caplog.text
 
 
@@ -90,4 +90,4 @@ def test_other_warnings_of_a_step_are_shown(tmp_path):
             return x
 
     with pytest.warns(UserWarning, match="look at me"):
-        fitted(tmp_path, Warning())
+        record_of_fit(tmp_path, Warning())

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch, SampleMetric, sample_table, vectorized
 from everstep.testing.problems import raises_problem
 
@@ -137,32 +136,41 @@ def test_ids_become_text(tmp_path, ids, expected):
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
+    ("batches", "fields"),
     [
-        ([(["a"], *numbers(2))], "has 2 samples and 1 ids"),
-        ([(b"image_0.jpg", *numbers(3))], "has 3 samples and 1 ids"),
-        ([(None, *numbers(2)), (["c"], *numbers(1))], "from sample 2 on"),
-        ([([None, "b"], *numbers(2))], "received None"),
-        ([([{}, "b"], *numbers(2))], "one number or text"),
-        ([(None, np.zeros(3), np.zeros(2))], "after sample 0 has 3 labels for 2 predictions"),
-        ([(None, np.float64(1), np.float64(1))], "batch axis"),
-        ([(np.zeros(2), np.zeros(2))], "tuple of 2"),
-        ([], "gave no samples"),
-        ([(None, *numbers(0))], "gave no samples"),
-        ([(None, *numbers(2), None, {"camera": ["left"]})], "columns.camera: has 1 values for 2 samples"),
-        ([(None, *numbers(1), None, {"error": [1]})], "received 'error', is a metric"),
-        ([(None, *numbers(1), None, {"label": [1]})], "received 'label', is a column"),
-        ([(None, *numbers(1), None, {"x": [1]}), (None, *numbers(1))], "the columns are"),
+        ([(["a"], *numbers(2))], {"key": "ids", "received": ["a"], "reason": "has 2 samples and 1 ids"}),
+        ([(b"image_0.jpg", *numbers(3))], {"key": "ids", "reason": "has 3 samples and 1 ids"}),
+        ([(None, *numbers(2)), (["c"], *numbers(1))], {"key": "ids", "reason": "from sample 2 on"}),
+        ([([None, "b"], *numbers(2))], {"key": "ids", "received": None}),
+        ([([{}, "b"], *numbers(2))], {"reason": "one number or text"}),
+        (
+            [(None, np.zeros(3), np.zeros(2))],
+            {"key": "y_true", "reason": "after sample 0 has 3 labels for 2 predictions"},
+        ),
+        (
+            [(None, np.float64(1), np.float64(1))],
+            {"key": "y_pred", "received": "ndarray of shape ()", "reason": "batch axis"},
+        ),
+        ([(np.zeros(2), np.zeros(2))], {"key": "batches", "reason": "tuple of 2"}),
+        ([], {"key": "batches", "reason": "gave no samples"}),
+        ([(None, *numbers(0))], {"key": "batches", "reason": "gave no samples"}),
+        (
+            [(None, *numbers(2), None, {"camera": ["left"]})],
+            {"key": "columns.camera", "reason": "has 1 values for 2 samples"},
+        ),
+        ([(None, *numbers(1), None, {"error": [1]})], {"key": "columns", "received": "error", "reason": "is a metric"}),
+        ([(None, *numbers(1), None, {"label": [1]})], {"key": "columns", "received": "label", "reason": "is a column"}),
+        ([(None, *numbers(1), None, {"x": [1]}), (None, *numbers(1))], {"key": "columns", "reason": "the columns are"}),
         (
             [(None, *numbers(1)), (None, *numbers(1), None, {"x": [1]})],
-            r"the columns are \['x'\], before they were \[\]",
+            {"key": "columns", "reason": r"the columns are \['x'\], before they were \[\]"},
         ),
-        ([(None, *numbers(2), None, {"x": [1, "a"]})], "columns.x: has values of different types"),
-        ([(None, *numbers(1), None, {"x": [np.zeros(2)]})], "one number or text"),
+        ([(None, *numbers(2), None, {"x": [1, "a"]})], {"key": "columns.x", "reason": "has values of different types"}),
+        ([(None, *numbers(1), None, {"x": [np.zeros(2)]})], {"reason": "one number or text"}),
     ],
 )
-def test_batches_that_do_not_fit_are_refused_and_leave_no_files(tmp_path, batches, message):
-    with pytest.raises(UsageError, match=message):
+def test_batches_that_do_not_fit_are_refused_and_leave_no_files(tmp_path, batches, fields):
+    with raises_problem(**fields):
         Evaluator(METRICS).run(batches, tmp_path, "test")
     assert list(tmp_path.iterdir()) == []
 
@@ -191,7 +199,7 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_table, "CHUNK", 1)
     for values, message in [((1, "a"), "int64 at first and is string"), ((2**60 + 1, 0.5), "int64 at first|double")]:
         batches = [(None, *numbers(1), None, {"x": [value]}) for value in values]
-        with pytest.raises(UsageError, match=f"columns.x: was .*{message}"):
+        with raises_problem(key="columns.x", reason=f"was .*{message}"):
             Evaluator(METRICS).run(batches, tmp_path, "test")
         assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, CrossEntropy, Evaluator, IoUScore, SampleMetric, gallery
 from everstep.evaluation.outcome import kind_of
 from everstep.testing.problems import raises_problem
@@ -95,15 +94,16 @@ def test_an_output_that_is_not_finite_has_no_prediction(tmp_path):
 
 def test_data_that_does_not_fit_the_kind_is_refused(tmp_path):
     two = np.array([[0.5, 0.5]])
-    for arguments, batches, message in [
-        ({"kind": "clasification"}, [(None, [1], two)], "did you mean 'classification'"),
-        ({"classes": ["x"]}, [(None, [1], two)], "1 names, but predictions for 2 classes"),
-        ({"kind": "classification"}, [(None, [1], np.zeros((1, 2, 2)))], "shape"),
-        ({"kind": "classification"}, [(None, [5], two)], "the first is 5"),
-        ({"kind": "classification"}, [(None, np.array([[1, 0, 0]]), two)], "neither class numbers nor one-hot"),
-        ({}, [(None, [1], two), (None, [1], two * 9)], "from_logits=True"),
+    kind = {"kind": "classification"}
+    for arguments, batches, fields in [
+        ({"kind": "clasification"}, [(None, [1], two)], {"key": "kind", "received": "clasification"}),
+        ({"classes": ["x"]}, [(None, [1], two)], {"key": "classes", "reason": "1 names, .* for 2 classes"}),
+        (kind, [(None, [1], np.zeros((1, 2, 2)))], {"key": "y_pred", "received": (1, 2, 2), "reason": "shape"}),
+        (kind, [(None, [5], two)], {"reason": "the first is 5"}),
+        (kind, [(None, np.array([[1, 0, 0]]), two)], {"key": "y_true", "reason": "nor one-hot"}),
+        ({}, [(None, [1], two), (None, [1], two * 9)], {"key": "y_pred", "remedy": "from_logits=True"}),
     ]:
-        with pytest.raises(UsageError, match=message):
+        with raises_problem(**fields):
             Evaluator(GIVEN, **arguments).run(batches, tmp_path, "test")
 
 

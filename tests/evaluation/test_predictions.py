@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.errors import UsageError
 from everstep.evaluation import predictions
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -80,17 +80,17 @@ def test_batches_without_ids():
 
 
 @pytest.mark.parametrize(
-    ("batches", "arguments", "message"),
+    ("batches", "arguments", "fields"),
     [
-        (data(5, 2), {"limit": 6}, "received 6, the data ended after 5 samples"),
-        (data(5, 2), {"index": ["a"] * 6}, "6 ids for 5 samples"),
-        ([np.ones(3)], {}, "not a ndarray"),
-        ([(np.ones(3),)], {}, "tuple of 1"),
-        ([(np.ones(3), np.ones(2))], {}, "returned 3 predictions for a batch of 2"),
+        (data(5, 2), {"limit": 6}, {"key": "limit", "received": 6, "reason": "the data ended after 5 samples"}),
+        (data(5, 2), {"index": ["a"] * 6}, {"key": "index", "reason": "6 ids for 5 samples"}),
+        ([np.ones(3)], {}, {"key": "batches", "reason": "not a ndarray"}),
+        ([(np.ones(3),)], {}, {"key": "batches", "reason": "tuple of 1"}),
+        ([(np.ones(3), np.ones(2))], {}, {"key": "predict", "reason": "returned 3 predictions for a batch of 2"}),
     ],
 )
-def test_batches_that_do_not_fit_are_refused(batches, arguments, message):
-    with pytest.raises(UsageError, match=message):
+def test_batches_that_do_not_fit_are_refused(batches, arguments, fields):
+    with raises_problem(**fields):
         list(predictions(double, batches, **arguments))
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstep.errors import UsageError
 from everstep.evaluation import (
     TNR,
     TPR,
@@ -224,27 +223,31 @@ def test_a_prediction_that_is_not_finite_gives_nan(metric, bad):
 
 
 @pytest.mark.parametrize(
-    ("metric", "true", "pred", "message"),
+    ("metric", "true", "pred", "fields"),
     [
-        (IoUScore(), [[255.0]], [[1.0]], "y_true: received 255.0.*divide by 255"),
-        (TPR(), [[-1]], [[1.0]], "y_true: received -1"),
-        (SoftDice(), [[1.0]], [[3.5]], "y_pred: received 3.5.*sigmoid"),
-        (CrossEntropy(), [1], [[-2.0, 2.0]], "y_pred: received -2.0.*from_logits=True"),
-        (CrossEntropy(), [0.0], [7.0], "y_pred: received 7.0.*from_logits=True"),
-        (CrossEntropy(), [[1.0, 1.0]], [[0.5, 0.5]], "sum to 1"),
-        (CrossEntropy(), [2], [[0.5, 0.5]], "the first is 2 at index 0"),
-        (Accuracy(), [[2]], [[0.5, 0.5]], "the first is 2"),
-        (TopK(2), [[0, 1]], [[0.5, 0.5, 0.0]], "class numbers of shape"),
+        (IoUScore(), [[255.0]], [[1.0]], {"key": "y_true", "received": 255.0, "remedy": "divide by 255"}),
+        (TPR(), [[-1]], [[1.0]], {"key": "y_true", "received": -1}),
+        (SoftDice(), [[1.0]], [[3.5]], {"key": "y_pred", "received": 3.5, "remedy": "sigmoid"}),
+        (CrossEntropy(), [1], [[-2.0, 2.0]], {"key": "y_pred", "received": -2.0, "remedy": "from_logits=True"}),
+        (CrossEntropy(), [0.0], [7.0], {"key": "y_pred", "received": 7.0, "remedy": "from_logits=True"}),
+        (CrossEntropy(), [[1.0, 1.0]], [[0.5, 0.5]], {"key": "y_true", "reason": "sum to 1"}),
+        (CrossEntropy(), [2], [[0.5, 0.5]], {"reason": "the first is 2 at index 0"}),
+        (Accuracy(), [[2]], [[0.5, 0.5]], {"reason": "the first is 2"}),
+        (TopK(2), [[0, 1]], [[0.5, 0.5, 0.0]], {"key": "y_true", "remedy": "class numbers of shape"}),
     ],
 )
-def test_invalid_values_are_an_error_that_shows_them(metric, true, pred, message):
-    with pytest.raises(UsageError, match=message):
+def test_invalid_values_are_an_error_that_shows_them(metric, true, pred, fields):
+    with raises_problem(**fields):
         values(metric, true, pred)
 
 
 def test_arguments_are_checked():
-    for make in (lambda: TopK(0), lambda: IoUScore(epsilon=-1), lambda: RelativeError(epsilon=0)):
-        with pytest.raises(UsageError, match="received"):
+    for make, key, received in (
+        (lambda: TopK(0), "k", 0),
+        (lambda: IoUScore(epsilon=-1), "epsilon", -1),
+        (lambda: RelativeError(epsilon=0), "epsilon", 0),
+    ):
+        with raises_problem(key=key, received=received):
             make()
 
 

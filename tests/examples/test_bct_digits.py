@@ -72,7 +72,7 @@ def test_held_out_images_are_training_images():
         assert np.array_equal(np.concatenate([rest[part], held[part]]), every[part])
 
 
-def trained(directory: Path, **bct) -> tuple[es.Task, keras.Model]:
+def trained_model(directory: Path, **bct) -> tuple[es.Task, keras.Model]:
     params = es.get_exp_config("bct/digits")
     steps = {"train_steps": 40, "steps_per_loop": 20, "validation_interval": 40, "checkpoint_interval": 40}
     params.override({"task": {"bct": bct}, "trainer": steps, "runtime": {"seed": 1000}})
@@ -92,9 +92,9 @@ def test_digits_leave_the_old_classifier_and_without_weight_all_else(tmp_path):
     old, _ = es.run_experiment(es.get_task(params.task), params, tmp_path / "old", "train", export=False, verbose=False)
     file = str(tmp_path / "old.keras")
     old.save(file)
-    task, new = trained(tmp_path / "new", old_model=file, variant="old_classes")
+    task, new = trained_model(tmp_path / "new", old_model=file, variant="old_classes")
     assert bits(task.influence.classifier) == bits(old.get_layer("classifier")) == bits(OldModel.load(file).classifier)
-    _, alone = trained(tmp_path / "alone")
-    _, zero = trained(tmp_path / "zero", old_model=file, weight=0.0)
+    _, alone = trained_model(tmp_path / "alone")
+    _, zero = trained_model(tmp_path / "zero", old_model=file, weight=0.0)
     assert bits(zero) == bits(alone)
     assert bits(new) != bits(alone)

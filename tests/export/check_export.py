@@ -14,6 +14,7 @@ import pytest
 from everstep.errors import TrainingError, UsageError
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
+from everstep.testing.problems import raises_problem
 
 ROOT = Path(sys.argv[1])
 RNG = np.random.default_rng(0)
@@ -130,9 +131,9 @@ def check_a_mismatch_is_refused_and_leaves_no_file():
     layer = Forgetful()
     model = keras.Sequential([keras.Input((8,)), layer])
     layer.scale = 2.0
-    with pytest.raises(TrainingError, match="does not have the outputs of the trained model") as error:
+    path = str(ROOT / "bad.keras")
+    with raises_problem(TrainingError, key="export", received=path, reason="does not have the outputs"):
         export_keras(model, ROOT / "bad.keras", X)
-    assert (error.value.key, error.value.received) == ("export", str(ROOT / "bad.keras"))
     assert not [path for path in ROOT.iterdir() if "bad" in path.name]
 
 
@@ -143,7 +144,7 @@ def check_unregistered_code_is_refused_with_a_remedy():
 
     for layer in (Local(), keras.layers.Lambda(lambda x: x)):
         model = keras.Sequential([keras.Input((8,)), layer])
-        with pytest.raises(TrainingError, match="register_keras_serializable"):
+        with raises_problem(TrainingError, remedy="register_keras_serializable"):
             export_keras(model, ROOT / "local.keras", X)
 
 
@@ -151,7 +152,7 @@ def check_without_tensorflow():
     find = importlib.util.find_spec
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find(name))
-        with pytest.raises(UsageError, match=r"everstep\[tensorflow\]"):
+        with raises_problem(remedy=r"everstep\[tensorflow\]"):
             export_saved_model(model_with_random_weights(), ROOT / "none", X)
 
 

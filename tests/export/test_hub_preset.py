@@ -11,7 +11,6 @@ import pytest
 
 from everstep.engine.hub import adapted_layers, greedy, keras_hub
 from everstep.engine.late_tensorflow import not_found
-from everstep.errors import UsageError
 from everstep.export.dequantized import exact_inputs, quantized_layers, without_quantization
 from everstep.export.hub_preset import export_adapter, export_preset, export_transformers
 from everstep.export.keras_file import export_keras
@@ -19,6 +18,7 @@ from everstep.export.model_export import export_all
 from everstep.export.saved_model import export_saved_model
 from everstep.recipes.hub.config import HubTaskConfig, LoraConfig
 from everstep.recipes.hub.training_parts import choose_trained
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -127,7 +127,7 @@ def test_adapters_alone_are_not_written_if_more_was_trained(tiny_preset, tmp_pat
     choose_trained(model, HubTaskConfig(preset=preset, lora=LoraConfig(rank=2)))
     model.backbone.layer_norm.trainable = True
     sample = {"token_ids": np.ones((1, 8), "int32"), "padding_mask": np.ones((1, 8), "int32")}
-    with pytest.raises(UsageError, match="layer_norm"):
+    with raises_problem(reason="layer_norm"):
         export_adapter(model, tmp_path / "adapter.lora.h5", sample)
     assert not list(tmp_path.iterdir())
 

@@ -24,7 +24,7 @@ def net(weight: float, classes: int = 2) -> keras.Model:
     return model
 
 
-def saved(path, model: keras.Model, optimizer: keras.Optimizer) -> dict[str, np.ndarray]:
+def save_checkpoint(path, model: keras.Model, optimizer: keras.Optimizer) -> dict[str, np.ndarray]:
     held = states.collect({"model": model, "optimizer": optimizer})
     state = {key: np.asarray(keras.ops.convert_to_numpy(variable)) for key, variable in held.items()}
     checkpointer = OrbaxCheckpointer(path / "checkpoints")
@@ -45,7 +45,7 @@ def test_of_a_run_that_averages_the_averages_are_taken(tmp_path, caplog, wrapped
     optimizer.build(model.trainable_variables)
     for _, average in find_average(optimizer).pairs():
         average.assign(np.full(average.shape, 3.0))
-    state = saved(tmp_path, model, optimizer)
+    state = save_checkpoint(tmp_path, model, optimizer)
     fresh = net(0.0)
     load_checkpoint(fresh, tmp_path)
     assert all((weight == 3.0).all() for weight in fresh.get_weights())
@@ -57,7 +57,7 @@ def test_of_a_run_that_averages_the_averages_are_taken(tmp_path, caplog, wrapped
 def test_averages_that_keras_keeps_are_not_what_was_evaluated(tmp_path):
     model, optimizer = net(1.0), sgd(use_ema=True)
     optimizer.build(model.trainable_variables)
-    saved(tmp_path, model, optimizer)
+    save_checkpoint(tmp_path, model, optimizer)
     fresh = net(0.0)
     load_checkpoint(fresh, tmp_path)
     assert all((weight == 1.0).all() for weight in fresh.get_weights())
@@ -69,7 +69,7 @@ def test_a_checkpoint_of_which_some_does_not_fit_changes_nothing(tmp_path, form)
     model = net(1.0, classes=5)
     optimizer = sgd()
     optimizer.build(model.trainable_variables)
-    saved(tmp_path / "run", model, optimizer)
+    save_checkpoint(tmp_path / "run", model, optimizer)
     model.save(tmp_path / "a.keras")
     other = net(2.0)
     with raises_problem(key="checkpoint_path", reason="^lacks weights of the model .* head/kernel"):

@@ -199,9 +199,8 @@ def test_an_export_with_other_outputs_is_refused_and_removed(tmp_path):
         key="signature",
         received="serving_default",
         reason="does not have the outputs of the trained model",
-    ) as error:
+    ):
         export(Counting(None, dense_model()), ["serve"], tmp_path / "new")
-    assert (error.value.key, error.value.received) == ("signature", "serving_default")
     assert not list(tmp_path.iterdir())
 
 
@@ -231,7 +230,7 @@ def test_string_inputs_need_a_sample(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def saved(model: keras.Model, directory: Path) -> None:
+def save_checkpoint(model: keras.Model, directory: Path) -> None:
     state = {key: keras.ops.convert_to_numpy(v) for key, v in states.collect({"model": model}).items()}
     checkpointer = OrbaxCheckpointer(directory)
     checkpointer.save(7, state | {"optimizer/iterations": np.asarray(7)}, {"step": 7})
@@ -240,7 +239,7 @@ def saved(model: keras.Model, directory: Path) -> None:
 
 def test_weights_come_from_a_checkpoint(tmp_path):
     trained, fresh = dense_model(), dense_model()
-    saved(trained, tmp_path / "run" / "checkpoints")
+    save_checkpoint(trained, tmp_path / "run" / "checkpoints")
     images = PIXELS / np.float32(255)
     expected = trained.predict(images, verbose=0)
     for place in ("run/checkpoints", "run/checkpoints/7"):
@@ -253,11 +252,11 @@ def test_weights_come_from_a_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    saved(dense_model(), tmp_path / "run" / "checkpoints")
+    save_checkpoint(dense_model(), tmp_path / "run" / "checkpoints")
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     with raises_problem(key="checkpoint_path", reason="^does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
-    with pytest.raises(UsageError, match="^checkpoint_path: .*nowhere"):
+    with raises_problem(key="checkpoint_path", reason="nowhere"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])

@@ -13,6 +13,7 @@ from tests.children import forked
 from everstep.errors import UsageError
 from everstep.export.model_export import export_all
 from everstep.export.torch_program import export_torch_program
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.gpu]
 
@@ -152,9 +153,8 @@ class Unexportable(keras.layers.Layer):
 )
 def test_a_model_that_cannot_be_exported_is_reported_and_has_its_keras_file(torch, tmp_path, caplog, obstacle, message):
     model = keras.Sequential([keras.Input((8,)), Unexportable(obstacle)], name="odd")
-    with pytest.raises(UsageError, match=rf"PyTorch cannot export it: .*{message}") as error:
+    with raises_problem(key="model", received="odd", reason=f"PyTorch cannot export it: .*{message}"):
         export_torch_program(model, tmp_path / "model.pt2", X)
-    assert (error.value.key, error.value.received) == ("model", "odd")
     with caplog.at_level(logging.WARNING, "everstep"):
         assert export_all(model, tmp_path, X) == [tmp_path / "model.keras"]
     assert [path.name for path in tmp_path.iterdir()] == ["model.keras"]

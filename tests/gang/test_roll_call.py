@@ -8,6 +8,7 @@ from tests.gang.processes import Processes, free_port
 
 from everstep import gang
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ def test_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = gang.Coordinates(f"127.0.0.1:{port}", 0, 2)
-        with pytest.raises(UsageError, match="cannot use this port") as raised:
+        with raises_problem(key="EVERSTEP_COORDINATOR", reason="cannot use this port") as raised:
             gang.roll_call.meet(found, 5)
     assert (raised.value.key, raised.value.received) == (gang.COORDINATOR, f"127.0.0.1:{port}")
 

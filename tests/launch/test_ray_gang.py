@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.several.launched import at_step, ended, launch, pids, record, start, wait_for
 
-from everstep.errors import UsageError
 from everstep.launch.ray_gang import RayCluster, passed_on
+from everstep.testing.problems import raises_problem
 
 STEPS = "trainer.train_steps=1500"
 
@@ -129,5 +129,5 @@ def test_only_variables_that_a_run_needs_leave_the_launcher() -> None:
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"--on ray needs the package 'ray\[default\]'.*everstep\[ray\]"):
+    with raises_problem(reason=r"--on ray needs the package 'ray\[default\]'", remedy=r"everstep\[ray\]"):
         RayCluster()

@@ -17,6 +17,7 @@ from everstep.launch import supervisor
 from everstep.launch.supervisor import supervise
 from everstep.run.lock import RunLock
 from everstep.run.record import Run, read
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -300,8 +301,9 @@ def test_bad_requests(command, restarts, backoff, key, received, reason):
 
 
 def test_a_pause_that_is_no_number():
-    with pytest.raises(UsageError, match="--backoff: received nan, must be 0 or more seconds"):
+    with raises_problem(key="--backoff", reason="must be 0 or more seconds") as error:
         supervise(["true"], 1, math.nan)
+    assert math.isnan(error.value.received)
 
 
 def test_a_closed_standard_error_does_not_stop_the_supervisor():

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from keras import callbacks
 
-from everstep.errors import UsageError
 from everstep.loop.action_hook import Actions
 from everstep.loop.callback_state import CallbackState, owners
 from everstep.loop.controller import Controller
 from everstep.loop.keras_callbacks import KerasCallbacks
 from everstep.loop.plain_values import NotPlainError, decode, encode
 from everstep.loop.schedule import EpochSchedule
+from everstep.testing.problems import raises_problem
 from loop.samples import MemoryCheckpointer, SavedCounter
 
 # Falls, rises, falls by less than the smallest step that counts, falls, stays.
@@ -262,9 +262,9 @@ class Unsaveable(Half):
 
 
 def test_protocols_that_do_not_work():
-    with pytest.raises(UsageError, match="Half: has get_state and no set_state"):
+    with raises_problem(key="Half", reason="has get_state and no set_state"):
         CallbackState([Half()])
-    with pytest.raises(UsageError, match=r"Unsaveable.get_state\(\): returned an object of type set"):
+    with raises_problem(key="Unsaveable.get_state()", reason="returned an object of type set"):
         CallbackState([Unsaveable()]).observe()
 
 
@@ -279,7 +279,7 @@ def test_other_callbacks_are_refused():
         (stop, Told(), mine): "missing: History; unexpected: Told",
         (history, stop, mine): "order then: 0.EarlyStopping, 1.History, 2.Mine; now: 0.History, 1.EarlyStopping",
     }.items():
-        with pytest.raises(UsageError, match=f"callbacks: not those that the run was saved with .{message}"):
+        with raises_problem(key="callbacks", reason=f"not those that the run was saved with .{message}"):
             CallbackState(here).check(saved(stop, history, mine))
     many = [callbacks.History() for _ in range(11)]  # in the order of their numbers, not of their names
     CallbackState(many).check(dict(sorted(saved(*many).items())))
@@ -287,7 +287,7 @@ def test_other_callbacks_are_refused():
 
 def test_protocol_added_since_is_refused():
     meta = {"0.Told": CallbackState([Mine()]).state()[1]["0.Mine"]}
-    with pytest.raises(UsageError, match="0.Told: get_state and set_state were added or removed"):
+    with raises_problem(key="callbacks", reason="0.Told: get_state and set_state were added or removed"):
         CallbackState([Told()]).check(meta)
 
 

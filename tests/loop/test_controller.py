@@ -15,6 +15,7 @@ from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
 from everstep.loop.schedule import StepSchedule
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import MemoryCheckpointer, SavedCounter
@@ -162,7 +163,7 @@ def test_logs_and_state_are_checked_before_actions():
 def test_a_diverged_state_is_neither_acted_on_nor_evaluated(nan_at):
     """The first `save` checks the state."""
     trainer = Device(nan_at)
-    with pytest.raises(TrainingError, match=f"weight is not finite after step {nan_at}"):
+    with raises_problem(TrainingError, reason=f"weight is not finite after step {nan_at}"):
         events_of_training(trainer, actions=Actions([lambda logs: trainer.events.append("act")]))
     assert trainer.events[-2:] == [f"waited for {nan_at}", f"save {nan_at}"]
 
@@ -174,7 +175,7 @@ def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
     controller = control(
         trainer, Actions([lambda logs: trainer.global_step == 4 and controller.stop("enough")]), **given
     )
-    with pytest.raises(TrainingError, match="weight is not finite after step 4"):
+    with raises_problem(TrainingError, reason="weight is not finite after step 4"):
         controller.train_and_evaluate(10)
     assert "evaluate 4" not in trainer.events
 
@@ -229,7 +230,7 @@ def test_finished_run_that_was_never_evaluated_is():
 
 def test_nothing_to_restore():
     assert control(SavedCounter(), checkpointer=MemoryCheckpointer()).restore_checkpoint() is None
-    with pytest.raises(UsageError, match="keeps no checkpoints"):
+    with raises_problem(reason="keeps no checkpoints"):
         control(SavedCounter()).restore_checkpoint(3)
 
 
@@ -325,14 +326,14 @@ def test_logs_may_be_none():
 
 @pytest.mark.parametrize("steps", [0, -2])
 def test_evaluation_steps(steps):
-    with pytest.raises(UsageError, match=rf"validation_steps: received {steps}"):
+    with raises_problem(key="trainer.validation_steps", received=steps):
         control(SavedCounter()).evaluate(steps)
 
 
 def test_missing_part_is_named():
-    with pytest.raises(UsageError, match=r"Controller.train: needs a trainer: Controller\(trainer="):
+    with raises_problem(key="Controller.train", reason="needs a trainer", remedy=r"Controller\(trainer="):
         Controller(evaluator=SavedCounter()).train(5)
-    with pytest.raises(UsageError, match=r"Controller.evaluate: needs an evaluator: Controller\(evaluator="):
+    with raises_problem(key="Controller.evaluate", reason="needs an evaluator", remedy=r"Controller\(evaluator="):
         Controller(trainer=SavedCounter()).evaluate()
 
 
@@ -347,7 +348,7 @@ def watch(checkpointer, evaluator=None, **kwargs):
     return evaluator.events, logs
 
 
-def saved(*steps):
+def checkpointer_with(*steps):
     checkpointer = MemoryCheckpointer()
     for step in steps:
         checkpointer.save(step, {}, {"step": step})
@@ -355,13 +356,13 @@ def saved(*steps):
 
 
 def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
-    events, logs = watch(saved(5, 10, 15), until=15, timeout=300)
+    events, logs = watch(checkpointer_with(5, 10, 15), until=15, timeout=300)
     assert events == ["evaluate 15"]
     assert logs["validation_loss"] == 15
 
 
 def test_continuous_evaluation_sees_each_new_checkpoint():
-    checkpointer, evaluator = saved(5), SavedCounter()
+    checkpointer, evaluator = checkpointer_with(5), SavedCounter()
 
     def train():
         """Saves the next step once the one before is evaluated."""
@@ -410,7 +411,7 @@ def test_continuous_evaluation_raises_what_is_wrong_with_a_checkpoint_that_is_th
 
 def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
     begin = time.monotonic()
-    events, logs = watch(saved(5), until=100, timeout=0.3)
+    events, logs = watch(checkpointer_with(5), until=100, timeout=0.3)
     assert time.monotonic() - begin < 300
     assert events == ["evaluate 5"]
     assert logs["validation_loss"] == 5
@@ -418,5 +419,5 @@ def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
 
 
 def test_continuous_evaluation_without_any_checkpoint():
-    with pytest.raises(TrainingError, match="no checkpoint appeared"):
+    with raises_problem(TrainingError, reason="no checkpoint appeared"):
         watch(MemoryCheckpointer(), timeout=0.1)

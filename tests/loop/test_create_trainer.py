@@ -4,13 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.progressive import ProgressivePolicy, ProgressiveTrainer
 from everstep.loop.trainer import Trainer
 from everstep.task.optim.loss_scale import FixedLossScaleOptimizer
 from everstep.task.task import Task
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, run, tiny_params, weights
 
 pytestmark = pytest.mark.backend
@@ -27,7 +27,7 @@ class Staged(ProgressivePolicy, TinyTask):
         return self.build_model()
 
 
-def compiled():
+def compiling_task():
     """Returns a task whose model is compiled where it is built: Keras then scales its loss in float16 by itself."""
 
     class Compiled(Task):
@@ -67,9 +67,8 @@ def test_a_task_in_stages_takes_a_trainer_that_knows_stages():
 
     for given, made in ((Mine, Mine), (Trainer, ProgressiveTrainer)):
         assert type(create_trainer(params(), Staged(), train=True, evaluate=False, trainer_cls=given)) is made
-    with pytest.raises(UsageError, match="derive it from ProgressiveTrainer") as error:
+    with raises_problem(key="trainer_cls", received="Other", remedy="derive it from ProgressiveTrainer"):
         create_trainer(params(), Staged(), train=True, evaluate=False, trainer_cls=Other)
-    assert (error.value.key, error.value.received) == ("trainer_cls", "Other")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_task_in_stages_takes_a_trainer_that_knows_stages():
 )
 def test_a_compiled_model_in_float16_has_the_configured_scale(scale, cls):
     given = params(mixed_precision_dtype="float16", loss_scale=scale)
-    trainer = create_trainer(given, compiled(), train=True, evaluate=False)
+    trainer = create_trainer(given, compiling_task(), train=True, evaluate=False)
     assert type(trainer.optimizer) is type(trainer.model.optimizer) is cls
     trainer.train(4)
     trainer.close()

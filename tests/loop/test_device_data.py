@@ -12,9 +12,9 @@ from everstep.data.arrays import ArrayStream
 from everstep.engine import device_data
 from everstep.engine import device_names as devices
 from everstep.engine import engine as engines
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.run.resume_checks import ChangeRefused
+from everstep.testing.problems import raises_problem
 from everstep.testing.reliability.nan_injection import Spoiled
 
 from .samples import TinyTask, run, tiny_params
@@ -126,7 +126,7 @@ class OwnStream(TinyTask):
 
 @pytest.mark.parametrize(("task", "reason"), [(Batches, "comes from IterableStream"), (OwnStream, "comes from Own")])
 def test_data_that_is_not_arrays_cannot_live_there(task, reason, gpu):
-    with pytest.raises(UsageError, match=reason) as error:
+    with raises_problem(key="task.train_data.cache", received="device", reason=reason) as error:
         create_trainer(params("device"), task(), train=True, evaluate=False)
     assert (error.value.key, error.value.problems[0].received) == ("task.train_data.cache", "device")
     gpu(10**9)
@@ -141,7 +141,11 @@ def test_text_cannot_live_there():
 
 def test_too_little_memory_is_an_error(gpu):
     gpu(800)
-    with pytest.raises(UsageError, match="the arrays take 880 bytes, and 800 bytes of device memory are free"):
+    with raises_problem(
+        key="task.train_data.cache",
+        received="device",
+        reason="the arrays take 880 bytes, and 800 bytes of device memory are free",
+    ):
         create_trainer(params("device"), TinyTask(), train=True, evaluate=False)
 
 
@@ -182,7 +186,7 @@ def test_bad_batches_are_skipped(tmp_path, caplog):
     assert len(skipped["device"][0]) == 1
 
 
-def made():
+def dense_classifier():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -201,7 +205,7 @@ def test_fit_profits_and_gives_the_same(gpu, given):
     histories = []
     for free in (None, 10**9):
         gpu(free)
-        model = made()
+        model = dense_classifier()
         histories.append(
             es.fit(model, X, Y, 8, 3, verbose=0, validation_split=0.2, seed=1, **given).history
             | {"weights": model.get_weights()}
@@ -211,7 +215,7 @@ def test_fit_profits_and_gives_the_same(gpu, given):
 
 def test_fit_on_other_numbers_of_samples_does_not_compile_for_each(gpu):
     gpu(10**9)
-    model, compiled = made(), []
+    model, compiled = dense_classifier(), []
     for size in (48, 40, 32, 24, 48, 40):
         es.fit(model, X[:size], Y[:size], 8, verbose=0)
         compiled.append(vars(model)["_everstep_kept"].engine.compilations)

@@ -11,6 +11,7 @@ from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 
@@ -156,7 +157,7 @@ def failing(monkeypatch, step, method="_write"):
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_failed_last_save_is_an_error(tmp_path, monkeypatch, failure, method):
     failing(monkeypatch, 20, method)
-    with pytest.raises(SaveError, match="step 20 could not be saved"):
+    with raises_problem(SaveError, reason="step 20 could not be saved"):
         attempt(tmp_path, 20, save_failure=failure)
     assert OrbaxCheckpointer(tmp_path).latest() == 15
 
@@ -171,7 +172,7 @@ def test_a_failed_save_before_the_last_one_is_none_if_training_continues(tmp_pat
 @pytest.mark.parametrize("method", ["_write", "save"])
 def test_a_run_that_is_stopped_and_cannot_save_fails(tmp_path, monkeypatch, method):
     failing(monkeypatch, 15, method)
-    with pytest.raises(SaveError, match="step 15 could not be saved"):
+    with raises_problem(SaveError, reason="step 15 could not be saved"):
         attempt(tmp_path, 20, lambda events: "evaluate 15" in events, save_failure="continue")
 
 

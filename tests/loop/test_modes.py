@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.experiment import create_trainer
 from everstep.run.exit_codes import exit_code
 from everstep.run.signals import Interrupted
+from everstep.testing.problems import raises_problem
 from everstep.types import CLOCKS
 
 from .samples import TinyTask, run, tiny_params, weights
@@ -134,13 +135,13 @@ def test_post_eval(how, finished, tmp_path):
 
 
 def test_eval_without_checkpoint_leaves_nothing(tmp_path):
-    with pytest.raises(UsageError, match="no checkpoint to evaluate in"):
+    with raises_problem(reason="no checkpoint to evaluate in"):
         run("eval", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_continuous_eval_without_checkpoint(tmp_path):
-    with pytest.raises(TrainingError, match="no checkpoint appeared within 1 seconds"):
+    with raises_problem(TrainingError, reason="no checkpoint appeared within 1 seconds"):
         run("continuous_eval", tmp_path / "run", continuous_eval_timeout=1)
     assert not (tmp_path / "run").exists()
 
@@ -148,7 +149,7 @@ def test_continuous_eval_without_checkpoint(tmp_path):
 def test_data_that_ends_fails_the_run_and_keeps_it(tmp_path):
     params = tiny_params()
     params.override({"task": {"train_data": {"repeat": False}}})
-    with pytest.raises(TrainingError, match="ended after step 5 of 12"):
+    with raises_problem(TrainingError, reason="ended after step 5 of 12"):
         run("train", tmp_path / "run", params=params)
     found = record(tmp_path / "run")
     assert (found["status"], found["step"]) == ("failed", 5)
@@ -312,20 +313,25 @@ def test_mixed_precision_while_it_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "model_dir", "params", "message"),
+    ("mode", "model_dir", "params", "fields"),
     [
-        ("trian", "run", {}, "received 'trian', unknown mode.*'train'"),
-        ("train_and_validate", "run", {}, "unknown mode"),
-        ("train", None, {}, "model_dir: received None"),
-        ("train", "", {}, "model_dir: received ''"),
-        ("train", "run", {"train_steps": 0}, "train_steps.*at least 1"),
-        ("train", "run", {"validation_steps": 0}, "validation_steps"),
-        ("train", "run", {"summary_interval": 3}, "multiple of steps_per_loop"),
+        ("trian", "run", {}, {"key": "mode", "received": "trian", "reason": "unknown mode", "remedy": "'train'"}),
+        ("train_and_validate", "run", {}, {"key": "mode", "received": "train_and_validate", "reason": "unknown mode"}),
+        ("train", None, {}, {"key": "model_dir", "received": None}),
+        ("train", "", {}, {"key": "model_dir", "received": ""}),
+        ("train", "run", {"train_steps": 0}, {"key": "trainer.train_steps", "received": 0, "reason": "at least 1"}),
+        ("train", "run", {"validation_steps": 0}, {"key": "trainer.validation_steps", "received": 0}),
+        (
+            "train",
+            "run",
+            {"summary_interval": 3},
+            {"key": "trainer.summary_interval", "received": 3, "reason": "multiple of steps_per_loop"},
+        ),
     ],
 )
-def test_bad_requests_leave_nothing(mode, model_dir, params, message, tmp_path, monkeypatch):
+def test_bad_requests_leave_nothing(mode, model_dir, params, fields, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(**fields):
         run(mode, model_dir, **params)
     assert not list(tmp_path.iterdir())
 
@@ -334,7 +340,7 @@ def test_several_replicas_are_refused(tmp_path):
     class Strategy:
         num_replicas_in_sync = 2
 
-    with pytest.raises(UsageError, match="distribution_strategy"):
+    with raises_problem(key="distribution_strategy"):
         es.run_experiment(TinyTask(), tiny_params(), tmp_path / "run", "train", distribution_strategy=Strategy())
 
 
@@ -361,7 +367,7 @@ class TrainedElsewhere(TinyTask):
 
 
 def test_evaluation_leaves_a_trainers_directory_alone(tmp_path):
-    with pytest.raises(TrainingError, match="no checkpoint"):
+    with raises_problem(TrainingError, reason="no checkpoint"):
         run("continuous_eval", tmp_path / "run", TrainedElsewhere(tmp_path / "run"), continuous_eval_timeout=1)
     assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
 

@@ -52,7 +52,7 @@ class Twice(ProgressivePolicy, TinyTask):
         return models.mlp()
 
 
-def saved(directory, step=None):
+def restored_checkpoint(directory, step=None):
     return OrbaxCheckpointer(directory / "checkpoints").restore(step)
 
 
@@ -67,10 +67,10 @@ def test_variables_that_still_fit_go_on(tmp_path, caplog):
     run("train_and_eval", tmp_path, task)
     assert task.built == [(0, False), (1, True)]
     assert "step 8: stage 2 of 3" in caplog.text
-    state, meta = saved(tmp_path)
+    state, meta = restored_checkpoint(tmp_path)
     assert (meta["stage"], meta["step"]) == (1, 12)
     assert state["optimizer/iteration"] == 12, "the optimizer's steps continue"
-    before, _ = saved(tmp_path, 8)
+    before, _ = restored_checkpoint(tmp_path, 8)
     assert before["model/dense_1/kernel"].shape == (5, 6)
     assert state["model/dense_1/kernel"].shape == (5, 9)
     assert not np.array_equal(before["model/dense/kernel"], state["model/dense/kernel"])
@@ -135,9 +135,9 @@ def test_without_carrying_the_model_is_trained_as_returned(tmp_path):
     task = Stacking()
     model, _ = run("train", tmp_path, task, params)
     assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), task.returned, strict=True))
-    state, _ = saved(tmp_path)
+    state, _ = restored_checkpoint(tmp_path)
     assert state["optimizer/iteration"] == 8
-    assert np.any(saved(tmp_path, 4)[0]["optimizer/model/dense/kernel/momentum"])
+    assert np.any(restored_checkpoint(tmp_path, 4)[0]["optimizer/model/dense/kernel/momentum"])
 
 
 class OwnOptimizers(Twice):
@@ -151,7 +151,7 @@ def test_a_stage_with_an_optimizer_of_its_own(tmp_path):
     task = OwnOptimizers()
     task.second = keras.optimizers.SGD(0.0, momentum=0.9)
     run("train", tmp_path, task, tiny_params(train_steps=8, checkpoint_interval=4))
-    (before, _), (state, _) = saved(tmp_path, 4), saved(tmp_path)
+    (before, _), (state, _) = restored_checkpoint(tmp_path, 4), restored_checkpoint(tmp_path)
     assert state["optimizer/learning_rate"] == 0
     assert state["optimizer/iteration"] == 8
     assert np.array_equal(state["model/dense/kernel"], before["model/dense/kernel"]), (
@@ -163,7 +163,7 @@ def test_averages_that_begin_in_a_stage_begin_as_the_weights(tmp_path):
     task = OwnOptimizers()
     task.second = ExponentialMovingAverage(keras.optimizers.Adam(0.0), average_decay=0.5)
     run("train", tmp_path, task, tiny_params(train_steps=8, checkpoint_interval=4))
-    (before, _), (state, _) = saved(tmp_path, 4), saved(tmp_path)
+    (before, _), (state, _) = restored_checkpoint(tmp_path, 4), restored_checkpoint(tmp_path)
     (mean,) = [key for key in state if "model/dense/kernel" in key and key.endswith("average")]
     assert np.array_equal(state["model/dense/kernel"], before["model/dense/kernel"])
     assert np.allclose(state[mean], state["model/dense/kernel"], rtol=1e-6)
@@ -203,7 +203,7 @@ class Spoiled(Twice):
 def test_recovery_trains_the_stage_it_is_in(tmp_path):
     """The last good state is of the stage before: the steps taken with care are steps of the next one's engine."""
     run("train", tmp_path, Spoiled(), tiny_params(train_steps=12, checkpoint_interval=4, recovery_max_trials=9))
-    state, meta = saved(tmp_path)
+    state, meta = restored_checkpoint(tmp_path)
     assert (meta["step"], meta["stage"]) == (12, 1)
     assert len(meta["recovery"]["skipped"]) >= 1
     assert state["optimizer/iteration"] == 12, "every step was learned"
@@ -221,4 +221,4 @@ class Cached(Twice):
 @pytest.mark.timeout(600)
 def test_stages_with_data_that_has_no_end(tmp_path):
     run("train", tmp_path, Cached(), tiny_params(train_steps=8))
-    assert saved(tmp_path)[1]["stream"] == {"epoch": 1, "batch": 4}
+    assert restored_checkpoint(tmp_path)[1]["stream"] == {"epoch": 1, "batch": 4}

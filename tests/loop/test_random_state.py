@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.errors import UsageError
 from everstep.loop import random_state
 from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller
+from everstep.testing.problems import raises_problem
 from loop.samples import MemoryCheckpointer, SavedCounter
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_another_generator_behind_numpy():
         wanted = np.random.normal()
         random_state.set(json.loads(json.dumps(other)))
         assert np.random.normal() == wanted
-        with pytest.raises(UsageError, match="np.random: is PCG64, but the run was saved with MT19937"):
+        with raises_problem(key="the bit generator of np.random", reason="is PCG64, .* saved with MT19937"):
             random_state.set(state)
     finally:
         np.random.set_bit_generator(behind)
@@ -109,16 +109,16 @@ def test_data_and_callbacks_draw_side_by_side():
             seen.append(np.random.random())
             yield x, x.sum(axis=1, keepdims=True) + np.random.normal()
 
-    def fitted(data, watching):
+    def fit(data, watching):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         keras.utils.set_random_seed(0)  # fit leaves the global generators as they are
         es.fit(model, data, epochs=4, steps_per_epoch=3, callbacks=watching, verbose=False, seed=0)
 
     quiet, loud = Draws(), Draws()
-    fitted((np.zeros((12, 2), "float32"), np.zeros((12, 1), "float32")), [quiet])
-    fitted(batches, [])
+    fit((np.zeros((12, 2), "float32"), np.zeros((12, 1), "float32")), [quiet])
+    fit(batches, [])
     alone, seen = seen[:12], []
-    fitted(batches, [loud])
+    fit(batches, [loud])
     assert loud.drawn == quiet.drawn
     assert seen[:12] == alone

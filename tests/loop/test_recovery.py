@@ -13,6 +13,7 @@ from everstep.experiment import create_trainer
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
 from everstep.run.record import read
+from everstep.testing.problems import raises_problem
 from everstep.testing.reliability.nan_injection import Spoiled
 
 pytestmark = pytest.mark.slow
@@ -60,7 +61,9 @@ def test_no_trials_left():
     recovery.count_rollback(10)
     assert recovery.alarm == ""
     recovery.alarm = "bad again"
-    with pytest.raises(TrainingError, match="bad again; after 1 trial, the checkpoint of step 10 is the last good one"):
+    with raises_problem(
+        TrainingError, reason="bad again; after 1 trial, the checkpoint of step 10 is the last good one"
+    ):
         recovery.count_rollback(10)
 
 
@@ -135,5 +138,5 @@ def test_skipped_batches_count_as_trials_in_the_error():
     recovery = Recovery(max_trials=1, alarm="bad")
     recovery.count_rollback(10)
     recovery.record_skipped(11, {"epoch": 0, "batch": 3}, "bad", further=False)
-    with pytest.raises(TrainingError, match="bad; after 1 trial, nothing bad was saved"):
+    with raises_problem(TrainingError, reason="bad; after 1 trial, nothing bad was saved"):
         recovery.record_skipped(12, {"epoch": 0, "batch": 4}, "bad", further=True)

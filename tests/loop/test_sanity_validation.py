@@ -8,6 +8,7 @@ import pytest
 import everstep as es
 from everstep.errors import UsageError
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, tiny_params
 
 pytestmark = pytest.mark.slow
@@ -62,7 +63,7 @@ class Failing(TinyTask):
 
 
 def test_it_fails_before_the_first_step(tmp_path):
-    with pytest.raises(UsageError, match="cannot evaluate at step 0"):
+    with raises_problem(reason="cannot evaluate at step 0"):
         run(tmp_path / "run", Failing(), sanity_validation_steps=1)
     assert not (tmp_path / "run").exists()
 

@@ -7,8 +7,8 @@ from tests.task.multitask.samples import Pair, pair_config
 
 import everstep as es
 from everstep.checkpoint.digests import digest
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, run, tiny_params
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_limited_epochs_resume_exactly():
 def test_epochs_are_shorter(tmp_path):
     params = shortened({"train_data": {"limit_batches": 3}}, train_steps=None, epochs=2)
     run("train", tmp_path / "run", params=params)
-    with pytest.raises(UsageError, match=r"task\.train_data\.limit_batches: 3 -> 2"):
+    with raises_problem(key="task.train_data.limit_batches", reason="3 -> 2"):
         run("train", tmp_path / "run", params=params.replace(task={"train_data": {"limit_batches": 2}}))
     assert (tmp_path / "run" / "checkpoints" / "6").is_dir()
 
@@ -71,9 +71,9 @@ def test_overfitting_trains_and_evaluates_on_the_same_batches():
 
 
 def test_more_batches_than_there_are(tmp_path):
-    with pytest.raises(UsageError, match=r"trainer\.overfit_batches: received 9, but the data has 5 batches an epoch"):
+    with raises_problem(key="trainer.overfit_batches", received=9, reason="but the data has 5"):
         run("train_and_eval", tmp_path / "run", params=shortened(overfit_batches=9))
-    with pytest.raises(UsageError, match=r"task\.validation_data\.limit_batches: received 9, but the data has 4"):
+    with raises_problem(key="task.validation_data.limit_batches", received=9, reason="but the data has 4"):
         run("train_and_eval", tmp_path / "run", params=shortened({"validation_data": {"limit_batches": 9}}))
     assert not (tmp_path / "run").exists()
 
@@ -87,7 +87,5 @@ def test_several_tasks_are_limited_each():
     assert {name: part.batches_per_epoch for name, part in trainer.train_stream.sources.items()} == {"one": 2, "two": 4}
     trainer.evaluate()
     assert trainer.evaluated_batches == 2  # one of each
-    with pytest.raises(
-        UsageError, match=r"trainer\.overfit_batches: received 1, cannot be used with the data of several"
-    ):
+    with raises_problem(key="trainer.overfit_batches", received=1, reason="cannot be used with the data of several"):
         create_trainer(params.replace(trainer={"overfit_batches": 1}), Pair(config), train=True, evaluate=True)

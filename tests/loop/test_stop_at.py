@@ -88,8 +88,9 @@ def test_a_supervisor_is_told_that_the_run_has_stopped_by_itself(tmp_path, monke
 def test_by_configuration(tmp_path, monkeypatch):
     here = functools.partial(StopAt, clock=clock("2026-05-04T16:59"))
     monkeypatch.setattr(attempt_hooks, "StopAt", here)
-    with pytest.raises(Interrupted, match="it is 17:00"):
+    with pytest.raises(Interrupted) as interrupted:
         run("train", tmp_path / "run", stop_at="17:00")
+    assert interrupted.value.reason == "it is 17:00"
     run("train", tmp_path / "run", stop_at="")
 
 

@@ -7,6 +7,7 @@ import pytest
 from everstep.errors import Problem, TrainingError, UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.trainer import Trainer
+from everstep.testing.problems import raises_problem
 
 from .samples import TinyTask, tiny_params, weights
 
@@ -123,7 +124,7 @@ def test_training_data_that_ends():
     params = tiny_params()
     params.override({"task": {"train_data": {"repeat": False}}})
     trainer = create_trainer(params, TinyTask(), train=True, evaluate=False)
-    with pytest.raises(TrainingError, match=r"ended after step 5 of 12: .*repeat"):
+    with raises_problem(TrainingError, reason="ended after step 5 of 12", remedy="repeat"):
         trainer.train(12)
     trainer.close()
     assert trainer.global_step == 5
@@ -131,10 +132,10 @@ def test_training_data_that_ends():
 
 def test_a_trainer_for_evaluation_only_refuses_to_train():
     trainer = create_trainer(tiny_params(), TinyTask(), train=False, evaluate=True)
-    with pytest.raises(UsageError, match="created to evaluate only"):
+    with raises_problem(reason="created to evaluate only"):
         trainer.train(1)
     trainer.validation_stream = None
-    with pytest.raises(UsageError, match="created to train only"):
+    with raises_problem(reason="created to train only"):
         trainer.evaluate()
 
 
@@ -153,7 +154,7 @@ def test_data_handed_over_and_class_of_ones_own():
 
 
 def test_empty_data():
-    with pytest.raises(UsageError, match="no batch at all"):
+    with raises_problem(key="task.validation_data", reason="no batch at all"):
         Trainer(tiny_params(), TinyTask(), TinyTask().build_model(), train=False, validation_dataset=lambda: iter([]))
 
 

@@ -10,9 +10,9 @@ import everstep as es
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.resolving import resolve
 from everstep.config import dialect
-from everstep.errors import UsageError
 from everstep.model_garden import absl_program
 from everstep.model_garden.absl_flags import DECLINED
+from everstep.testing.problems import raises_problem
 
 
 def flags(**values):
@@ -38,7 +38,7 @@ def test_an_override_wins_over_the_tpu_flag_which_counts_only_if_given(tmp_path)
 
 
 def test_the_configuration_is_locked_unless_disabled():
-    with pytest.raises(UsageError, match="locked"):
+    with raises_problem(key="train_steps", reason="locked"):
         absl_program.parse_configuration(flags()).trainer.train_steps = 7
     absl_program.parse_configuration(flags(), lock_return=False).trainer.train_steps = 7
 
@@ -92,21 +92,21 @@ def test_options_in_place_of_flags(tmp_path):
     assert (params.trainer.train_steps, params.trainer.steps_per_loop) == (8, 7)
     assert "tpu" in given
     assert "gpu" not in given
-    with pytest.raises(UsageError, match="tf_data_service: received 'here', is not offered: "):
+    with raises_problem(key="tf_data_service", received="here", reason="is not offered"):
         absl_program.parse_configuration(options(tf_data_service="here"))
 
 
 def test_unknown_keys_are_skipped_without_strict_override(tmp_path, caplog):
     file = tmp_path / "newer.yaml"
     file.write_text("trainer: {train_steps: 7, newer: {a: 1}}\nextra: 1\nruntime: {num_packs: 3}\n")
-    with pytest.raises(UsageError, match="trainer.newer: received .*, unknown key"):
+    with raises_problem(key="trainer.newer", received={"a": 1}, reason="unknown key"):
         absl_program.parse_configuration(options(config_file=[str(file)]))
     lenient = options(config_file=[str(file)], params_override="trainer.other=2", strict_override=False)
     assert absl_program.parse_configuration(lenient).trainer.train_steps == 7
     skipped = "skipped keys that the experiment does not have"
     assert f"newer.yaml: {skipped}: trainer.newer, extra, runtime.num_packs" in caplog.text
     assert f"override 'trainer.other=2': {skipped}: trainer.other" in caplog.text
-    with pytest.raises(UsageError, match="trainer.train_steps: received 'x'"):
+    with raises_problem(key="trainer.train_steps", received="x"):
         absl_program.parse_configuration(options(params_override="trainer.train_steps=x", strict_override=False))
 
 
@@ -128,9 +128,9 @@ def test_an_experiment_that_declares_no_fields(tmp_path):
     params = absl_program.parse_configuration(options)
     assert (params.runtime.tpu, params.task.model.id, params.trainer.train_steps) == ("mine", "new", 10)
     assert (params.task.extra, params.task.another) == (5, 6)
-    with pytest.raises(UsageError, match="unknown key"):
+    with raises_problem(key="task.another", received=6, reason="unknown key"):
         absl_program.parse_configuration(
             absl_program.ParseConfigOptions("plain/values", params_override="task.another=6")
         )
-    with pytest.raises(UsageError, match="must return an ExperimentConfig"):
+    with raises_problem(key="experiment 'plain/values'", reason="must return an ExperimentConfig"):
         resolve(ExperimentRequest(experiment="plain/values"))

@@ -13,6 +13,7 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.model_garden.absl_flags import DECLINED
 from everstep.task.optim import config as optimizers
 from everstep.task.optim.config import ClippingConfig
+from everstep.testing.problems import raises_problem
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from" / "model-garden.md").read_text("utf-8")
@@ -223,17 +224,38 @@ def test_what_such_files_say_is_what_holds():
 
 
 @pytest.mark.parametrize(
-    ("tree", "message"),
+    ("tree", "fields"),
     [
-        ({"optimizer": {"sgd": {"name": 3}}}, "optimizer.sgd.name: received 3, but it is a label"),
-        ({"optimizer": {"sgd": {"nmae": "SGD"}}}, "optimizer.sgd.nmae: received .*, unknown key"),
-        ({"name": "mine"}, "optimizer_config.name: received .*, unknown key"),
-        ({"optimizer": {"adamw": {"include_in_weight_decay": 3}}}, r"received 3, expected list\[str\] \| None"),
-        ({"optimizer": {"type": "sgd_torch"}}, "received .sgd_torch., unknown type.*must be registered"),
+        (
+            {"optimizer": {"sgd": {"name": 3}}},
+            {"key": "trainer.optimizer_config.optimizer.sgd.name", "received": 3, "reason": "but it is a label"},
+        ),
+        (
+            {"optimizer": {"sgd": {"nmae": "SGD"}}},
+            {"key": "trainer.optimizer_config.optimizer.sgd.nmae", "received": "SGD", "reason": "unknown key"},
+        ),
+        ({"name": "mine"}, {"key": "trainer.optimizer_config.name", "received": "mine", "reason": "unknown key"}),
+        (
+            {"optimizer": {"adamw": {"include_in_weight_decay": 3}}},
+            {
+                "key": "trainer.optimizer_config.optimizer.adamw.include_in_weight_decay",
+                "received": 3,
+                "reason": r"expected list\[str\] \| None",
+            },
+        ),
+        (
+            {"optimizer": {"type": "sgd_torch"}},
+            {
+                "key": "trainer.optimizer_config.optimizer.type",
+                "received": "sgd_torch",
+                "reason": "unknown type",
+                "remedy": "must be registered",
+            },
+        ),
     ],
 )
-def test_what_is_wrong_in_such_files_stays_an_error(tree, message):
-    with pytest.raises(UsageError, match=message):
+def test_what_is_wrong_in_such_files_stays_an_error(tree, fields):
+    with raises_problem(**fields):
         ExperimentConfig().override({"trainer": {"optimizer_config": tree}})
 
 

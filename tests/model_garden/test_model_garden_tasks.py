@@ -12,6 +12,7 @@ from everstep.config import bind, get_exp_config, get_task, registry
 from everstep.config import register_experiment as register_config_factory
 from everstep.config import register_task as register_task_cls
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
@@ -363,7 +364,7 @@ def test_task_and_configuration_in_the_wrong_order_are_named():
         assert refused.value.key == "params"
         assert "got ExperimentConfig, then PointsTask" in refused.value.reason
         assert refused.value.remedy == "run_experiment(task, params, model_dir)"
-    with pytest.raises(UsageError, match="but got the class PointsTask, then ExperimentConfig"):
+    with raises_problem(key="params", reason="but got the class PointsTask, then ExperimentConfig"):
         cfg.run_experiment(PointsTask, params, "run")
 
 

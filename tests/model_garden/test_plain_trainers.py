@@ -18,6 +18,7 @@ from everstep.model_garden import (
     StandardTrainerOptions,
 )
 from everstep.task.grad import value_and_grad
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 pytestmark = pytest.mark.backend
@@ -173,7 +174,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path):
     controller(Fitter(), tmp_path).train(2)
     other = Fitter(bias=False)
     before = other.weights()
-    with pytest.raises(UsageError, match=r"Fitter: .*only in the checkpoint: .*held.model/dense/bias"):
+    with raises_problem(key="Fitter", reason="only in the checkpoint: .*held.model/dense/bias"):
         controller(other, tmp_path).restore_checkpoint()
     assert all((a == b).all() for a, b in zip(before, other.weights(), strict=True))
 
@@ -264,7 +265,7 @@ def test_an_object_without_a_step_is_refused():
         def train(self, num_steps):
             return {}
 
-    with pytest.raises(UsageError, match="Nothing: does not count its steps.*global_step=optimizer.iterations"):
+    with raises_problem(key="Nothing", reason="does not count its steps", remedy="global_step=optimizer.iterations"):
         Controller(trainer=Nothing())
 
 
@@ -351,22 +352,22 @@ def test_other_data_starts_at_its_beginning_and_evaluation_may_go_on():
     assert first["validation_loss"] != second["validation_loss"]
     both.eval_dataset = batches()
     assert both.evaluate(1)["validation_loss"] == first["validation_loss"]
-    with pytest.raises(UsageError, match="ended after 1 of 3 batches"):
+    with raises_problem(key="eval_dataset", reason="ended after 1 of 3 batches"):
         both.evaluate(3)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "key"),
     [
-        (StandardTrainer, StandardTrainerOptions(use_tf_function=False)),
-        (StandardTrainer, StandardTrainerOptions(use_tpu_summary_optimization=True)),
-        (StandardEvaluator, StandardEvaluatorOptions(use_tf_while_loop=True)),
+        (StandardTrainer, StandardTrainerOptions(use_tf_function=False), "use_tf_while_loop"),
+        (StandardTrainer, StandardTrainerOptions(use_tpu_summary_optimization=True), "use_tpu_summary_optimization"),
+        (StandardEvaluator, StandardEvaluatorOptions(use_tf_while_loop=True), "use_tf_while_loop"),
     ],
 )
-def test_options_that_are_refused(kind, options):
-    made = type("Made", (kind,), {"train_step": None, "eval_step": None})
-    with pytest.raises(UsageError, match="use_t"):
-        made([], options)
+def test_options_that_are_refused(kind, options, key):
+    trainer_class = type("Own", (kind,), {"train_step": None, "eval_step": None})
+    with raises_problem(key=key, received=True):
+        trainer_class([], options)
 
 
 def test_the_path_that_orbits_users_have_imported_from():

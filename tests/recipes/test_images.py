@@ -11,6 +11,7 @@ from PIL import Image
 
 import everstep as es
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -50,14 +51,14 @@ def digest(directory):
 
 
 @pytest.fixture(scope="module")
-def trained(folder, tmp_path_factory):
+def trained_run(folder, tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs") / "straight"
     _, logs = run(experiment(folder), directory)
     return directory, logs
 
 
-def test_it_trains_and_evaluates_what_training_leaves_out(trained):
-    directory, logs = trained
+def test_it_trains_and_evaluates_what_training_leaves_out(trained_run):
+    directory, logs = trained_run
     assert 0 <= logs["accuracy"] <= 1
     assert np.isfinite(logs["validation_loss"])
     record = json.loads((directory / "run.json").read_text())
@@ -66,17 +67,17 @@ def test_it_trains_and_evaluates_what_training_leaves_out(trained):
     assert yaml.safe_load((directory / "config.yaml").read_text())["task"]["classes"] == ["bright", "dark"]
 
 
-def test_a_resumed_run_ends_with_the_same_bits(trained, folder, tmp_path):
+def test_a_resumed_run_ends_with_the_same_bits(trained_run, folder, tmp_path):
     run(experiment(folder, steps=3), tmp_path / "run")
     run(experiment(folder, train_data={"workers": 0}), tmp_path / "run")
-    assert digest(tmp_path / "run") == digest(trained[0])
+    assert digest(tmp_path / "run") == digest(trained_run[0])
 
 
 def test_other_images_or_classes_are_refused_on_resume(folder, tmp_path):
     moved = shutil.copytree(folder, tmp_path / "photos")
     run(experiment(moved, steps=3), tmp_path / "run", "train")
     (moved / "dark" / "0.png").write_bytes((moved / "dark" / "2.png").read_bytes())
-    with pytest.raises(UsageError, match="the images"):
+    with raises_problem(key="data", reason="the images"):
         run(experiment(moved), tmp_path / "run", "train")
     os.rename(moved / "dark", moved / "dim")
     with pytest.raises(UsageError) as error:
@@ -84,12 +85,12 @@ def test_other_images_or_classes_are_refused_on_resume(folder, tmp_path):
     assert error.value.key == "task.classes"
 
 
-def test_an_evaluation_needs_no_training_data(trained, folder, tmp_path):
+def test_an_evaluation_needs_no_training_data(trained_run, folder, tmp_path):
     params = experiment(folder)
     params.override({"task": {"classes": ["bright", "dark"]}})
     params.override({"task": {"train_data": {"input_path": str(tmp_path / "gone")}}})
     params.override({"task": {"validation_data": {"input_path": str(folder)}}})
-    _, logs = run(params, trained[0], "eval")
+    _, logs = run(params, trained_run[0], "eval")
     assert np.isfinite(logs["accuracy"])
 
 

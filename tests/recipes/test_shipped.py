@@ -12,6 +12,7 @@ from everstep.recipes import sentences, sums
 from everstep.recipes.transformer import feed_forward, self_attention, transformer
 from everstep.recipes.transformer_config import TransformerConfig
 from everstep.task.classification import IGNORED
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -130,13 +131,13 @@ def test_blocks_are_replaced_by_argument_and_by_gin():
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "fields"),
     [
-        ({"heads": 3}, "heads: received 3, must divide the width, 64"),
-        ({"depth": 0}, "depth: received 0, must be at least 1"),
-        ({"dropout": 1.0}, "dropout: received 1.0, must be from 0 to below 1"),
+        ({"heads": 3}, {"key": "heads", "received": 3, "reason": "must divide the width, 64"}),
+        ({"depth": 0}, {"key": "depth", "received": 0, "reason": "must be at least 1"}),
+        ({"dropout": 1.0}, {"key": "dropout", "received": 1.0, "reason": "must be from 0 to below 1"}),
     ],
 )
-def test_wrong_shapes_are_refused(values, message):
-    with pytest.raises(UsageError, match=message):
+def test_wrong_shapes_are_refused(values, fields):
+    with raises_problem(**fields):
         TransformerConfig(**values).validate()

@@ -37,7 +37,7 @@ def test_violations_of_the_rule_are_named() -> None:
     assert list(differences(present | {extra}, before, newest)) == [f"at step {newest}, [{extra}] should be removed"]
 
 
-def saved(directory: Path, steps: range) -> list[int]:
+def steps_after_saving(directory: Path, steps: range) -> list[int]:
     checkpointer = Plan(str(directory), 400, 0).open()
     for step in steps:
         checkpointer.save(step, state_of(step, 400), {"step": step}, metrics_of(step))
@@ -48,13 +48,13 @@ def saved(directory: Path, steps: range) -> list[int]:
 def test_a_folder_with_the_number_of_a_step_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "thesis.txt").write_text("the only copy")
-    assert saved(tmp_path, range(1, 4)) == [2, 3]
+    assert steps_after_saving(tmp_path, range(1, 4)) == [2, 3]
     assert [path.read_text() for path in tmp_path.rglob("thesis.txt")] == ["the only copy"]
 
 
 def test_a_file_that_a_kill_left_does_not_end_saving(tmp_path: Path) -> None:
     (tmp_path / ".everstep-0123456789ab-probe").touch()
-    assert saved(tmp_path, range(1, 14)) == [12, 13]
+    assert steps_after_saving(tmp_path, range(1, 14)) == [12, 13]
     assert temporaries(tmp_path) == set()
 
 

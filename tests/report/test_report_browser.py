@@ -18,7 +18,7 @@ def texts(driver, selector):
     )
 
 
-def one(driver, selector):
+def element(driver, selector):
     return driver.execute_script("return document.querySelector(arguments[0])", selector)
 
 
@@ -29,7 +29,7 @@ def click(driver, selector):
 def key(driver, selector, name):
     event = "new KeyboardEvent('keydown', {key: arguments[1], bubbles: true})"
     script = f"(arguments[0] || document.activeElement).dispatchEvent({event})"
-    driver.execute_script(script, selector and one(driver, selector), name)
+    driver.execute_script(script, selector and element(driver, selector), name)
 
 
 def column(driver, place):
@@ -111,7 +111,7 @@ def test_sorting(page, report):
     sort_by(driver, "cross_entropy")
     down = [float(text) for text in column(driver, 5)]
     assert down == sorted(down, reverse=True)
-    assert one(driver, "#table th[aria-sort=descending]").text.startswith("cross entropy")
+    assert element(driver, "#table th[aria-sort=descending]").text.startswith("cross entropy")
     sort_by(driver, "cross_entropy")
     up = [float(text) for text in column(driver, 5)]
     assert up == sorted(up)
@@ -123,7 +123,7 @@ def test_sorting(page, report):
 
 def test_searching_and_filtering(page, report):
     driver = page(report)
-    search = one(driver, "#table input[type=search]")
+    search = element(driver, "#table input[type=search]")
     search.send_keys("image_99")
     assert {text.removeprefix("▣ ") for text in column(driver, 1)} == {
         "image_99.png",
@@ -132,7 +132,7 @@ def test_searching_and_filtering(page, report):
     assert "11 of 1,000 rows" in texts(driver, "#table p")
     search.clear()
     driver.execute_script("document.querySelector('#table form select').value = 'label'")
-    one(driver, "#table form input[type=text]").send_keys("bee")
+    element(driver, "#table form input[type=text]").send_keys("bee")
     click(driver, "#table form button[type=submit]")
     assert set(column(driver, 2)) == {"bee"}
     assert "label is bee ✕" in texts(driver, "nav .chip")
@@ -200,10 +200,10 @@ def test_slices_and_table_have_the_same_counts(page, report):
 def test_a_sample_opens_and_closes(page, report):
     driver = page(report)
     click(driver, "#samples .sample")
-    assert one(driver, "dialog[open] img") is not None
+    assert element(driver, "dialog[open] img") is not None
     assert "cross entropy" in texts(driver, "dialog dt")
     click(driver, "dialog .head button")
-    assert one(driver, "dialog[open]") is None
+    assert element(driver, "dialog[open]") is None
     key(driver, "#table tbody tr[tabindex='0']", "ArrowDown")
     assert driver.switch_to.active_element.get_attribute("data-order") == "1"
     key(driver, "#table tbody tr[tabindex='0']", "Enter")
@@ -294,7 +294,7 @@ def test_regression(page, tmp_path):
     key(driver, "#regression svg", "ArrowRight")
     key(driver, "#regression svg", "Enter")
     assert texts(driver, "dialog[open] h3") == ["0"]
-    assert one(driver, "#confusion") is None
+    assert element(driver, "#confusion") is None
     sort_by(driver, "absolute_error")
     assert "–" not in column(driver, 4)[:40]  # what is missing comes last
 

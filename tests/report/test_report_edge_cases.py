@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from everstep.errors import UsageError
 from everstep.evaluation import Accuracy, Evaluator, SampleBatch
 from everstep.report import write
 from everstep.report.card import write_card
@@ -16,6 +15,7 @@ from everstep.report.split_data import residuals, slices
 from everstep.run.kept_work import goodput
 from everstep.run.lock import RunLock
 from everstep.run.record import Run, damage
+from everstep.testing.problems import raises_problem
 
 from .report_runs import classification_run, resumed_run
 from .test_report_data import column, data_of, split_of
@@ -153,7 +153,8 @@ def test_an_end_time_that_cannot_be_read_is_ignored(tmp_path):
 def test_a_damaged_record_is_refused(tmp_path, values, key):
     resumed_run(tmp_path)
     _edit(tmp_path, **values)
-    with pytest.raises(UsageError, match=f"run.json', is damaged: {key} is missing, or has no usable value"):
+    path = str(tmp_path / "run.json")
+    with raises_problem(key="run.json", received=path, reason=f"is damaged: {key} is missing, or has no usable value"):
         write([tmp_path])
 
 

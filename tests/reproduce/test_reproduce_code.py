@@ -7,6 +7,7 @@ import pytest
 from everstep.reproduce.comparison import changed_files, missing_files
 from everstep.reproduce.evidence import examine
 from everstep.reproduce.repetition import CodeUnavailable, python_path, restore_code
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -48,16 +49,16 @@ def test_modules_are_found_there(place, original, tmp_path, monkeypatch):
 
 def test_a_modified_patch(place, original, tmp_path):
     place.rewrite("first/code.diff", "0.5", "0.6")
-    with pytest.raises(CodeUnavailable, match="is missing or was modified"):
+    with raises_problem(CodeUnavailable, reason="is missing or was modified"):
         restore_code(original, place.folder, tmp_path / "code")
 
 
 def test_a_missing_commit(place, original, tmp_path):
     original.record["code"]["commit"] = "0" * 40
-    with pytest.raises(CodeUnavailable, match="commit 000000000000 is in no git repository"):
+    with raises_problem(CodeUnavailable, reason="commit 000000000000 is in no git repository"):
         restore_code(original, place.folder, tmp_path / "code")
     original.record["code"]["commit"] = None
-    with pytest.raises(CodeUnavailable, match="not trained in a git repository"):
+    with raises_problem(CodeUnavailable, reason="not trained in a git repository"):
         restore_code(original, place.folder, tmp_path / "code")
 
 

@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from everstep.cli import reproduce as command
-from everstep.errors import UsageError
 from everstep.reproduce.reproducing import compare_runs, reproduce
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -158,16 +158,17 @@ def test_the_first_step_whose_weights_differ_is_named(pair):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "reason"),
     [
-        ("run.json", b'{"id": "a", "st', "run.json"),
+        ("run.json", b'{"id": "a", "st', "is not valid JSON"),
         ("run.json", b'{"id": "a", "attempts": 3}', "attempts is missing or has the wrong type"),
-        ("history.csv", b"step,loss\n8,\xff\n", "history.csv"),
+        ("history.csv", b"step,loss\n8,\xff\n", "cannot be read"),
     ],
 )
-def test_damaged_files_are_named(pair, name, content, message):
-    (pair.folder / "second" / name).write_bytes(content)
-    with pytest.raises(UsageError, match=message):
+def test_damaged_files_are_named(pair, name, content, reason):
+    path = pair.folder / "second" / name
+    path.write_bytes(content)
+    with raises_problem(key=str(path), reason=reason):
         reproduce(pair.folder / "second", show=False)
 
 
@@ -195,15 +196,15 @@ def test_a_recorded_digest_of_an_earlier_step_is_used(pair):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fields"),
     [
-        ({"steps": 0}, "must be at least 1"),
-        ({"steps": 3}, "steps that can be checked: 4, 8"),
-        ({"model_dir": "first"}, "--model-dir: .* is not empty: use a new directory"),
+        ({"steps": 0}, {"key": "--steps", "received": 0, "reason": "must be at least 1"}),
+        ({"steps": 3}, {"key": "--steps", "received": 3, "remedy": "steps that can be checked: 4, 8"}),
+        ({"model_dir": "first"}, {"key": "--model-dir", "received": "first", "reason": "is not empty"}),
     ],
 )
-def test_bad_requests_are_refused(place, settings, message):
-    with pytest.raises(UsageError, match=message):
+def test_bad_requests_are_refused(place, settings, fields):
+    with raises_problem(**fields):
         place.again(**settings)
 
 
@@ -218,11 +219,13 @@ def test_a_program_is_not_in_the_record(pair):
     for name in ("config.yaml",):
         path = pair.folder / "first" / name
         path.write_text(path.read_text().replace("experiment: reproduce/file\n", ""))
-    with pytest.raises(UsageError, match="trained by a program.*--with OTHER"):
-        reproduce(pair.folder / "first", show=False)
+    run = pair.folder / "first"
+    with raises_problem(key=str(run), reason="trained by a program", remedy="--with OTHER"):
+        reproduce(run, show=False)
 
 
 def test_a_run_that_did_not_finish(pair):
     edited(pair, status="interrupted", digest=None, weights_digest=None)
-    with pytest.raises(UsageError, match="did not finish.*--steps 8"):
-        reproduce(pair.folder / "second", show=False)
+    run = pair.folder / "second"
+    with raises_problem(key=str(run), reason="did not finish", remedy="--steps 8"):
+        reproduce(run, show=False)

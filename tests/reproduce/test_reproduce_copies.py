@@ -12,6 +12,7 @@ from everstep.projects.repetitions import copy_flow_project
 from everstep.reproduce import repetition
 from everstep.reproduce.evidence import Evidence
 from everstep.reproduce.repetition import CodeUnavailable, code_folder, restore_code
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ def test_what_a_task_writes_stays_in_the_copy(tmp_path):
 def test_a_renamed_folder_is_reported(tmp_path):
     commit = committed(tmp_path / "project", **{"old/train.py": "RATE = 1\n"})
     git(tmp_path / "project", "mv", "old", "new")
-    with pytest.raises(CodeUnavailable, match="has no folder 'new'"):
+    with raises_problem(CodeUnavailable, reason="has no folder 'new'"):
         restore_code(evidence(tmp_path, commit), tmp_path / "project" / "new", tmp_path / "restored")
 
 
@@ -114,7 +115,7 @@ def test_a_patch_from_outside_the_project_is_not_applied(tmp_path, inside):
         code = restore_code(original, project, tmp_path / "restored")
         assert (code / "train.py").read_text() == "RATE = 3\n"
     else:
-        with pytest.raises(CodeUnavailable, match="outside the project, and are not applied"):
+        with raises_problem(CodeUnavailable, reason="outside the project, and are not applied"):
             restore_code(original, project, tmp_path / "restored")
 
 

@@ -10,8 +10,8 @@ import sys
 import keras
 import pytest
 
-from everstep.errors import UsageError
 from everstep.reproduce.reproducing import compare_runs, reproduce
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -69,7 +69,7 @@ def test_a_flow_in_a_fresh_clone(tmp_path):
     found = reproduce(clone / "runs" / "first", steps=8, show=False)
     assert str(found.cause) == "data: mnist.raw has other content"
     (clone / "data" / "raw" / "mnist.npz").unlink()
-    with pytest.raises(UsageError, match=r"cannot be repeated.*data: mnist.raw is gone: .*mnist\.npz"):
+    with raises_problem(reason=r"cannot be repeated.*data: mnist.raw is gone: .*mnist\.npz"):
         reproduce(clone / "runs" / "first", show=False)
 
 

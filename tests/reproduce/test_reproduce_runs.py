@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.run.lock import last_beat
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 
@@ -148,7 +148,7 @@ def test_a_configuration_of_another_version(place):
 
 @pytest.mark.full
 def test_a_run_that_was_killed_and_resumed(place):
-    killed = started(place, steps=400)
+    killed = started_process(place, steps=400)
     killed.kill()
     killed.wait()
     assert place.everstep(*place.words()).returncode == 0
@@ -160,10 +160,10 @@ def test_a_run_that_was_killed_and_resumed(place):
 @pytest.mark.full
 def test_of_a_run_that_did_not_end_a_part(place):
     """It would train for days: a partial repetition does not wait for the rest."""
-    stopped = started(place, steps=100_000_000)
+    stopped = started_process(place, steps=100_000_000)
     stopped.send_signal(signal.SIGTERM)
     stopped.wait()
-    with pytest.raises(UsageError, match="did not finish.*--steps"):
+    with raises_problem(reason="did not finish", remedy="--steps"):
         place.again()
     step = place.record()["step"]
     found = place.again(steps=step)
@@ -171,7 +171,7 @@ def test_of_a_run_that_did_not_end_a_part(place):
     assert 40 <= found.outcome.weights <= step
 
 
-def started(place, steps):
+def started_process(place, steps):
     """Returns the process of a run that has reached step 40."""
     shutil.rmtree(place.folder / "first")
     place.rewrite("reproduce_experiment.py", '"train_steps": 8', f'"train_steps": {steps}')

@@ -7,14 +7,14 @@ import pytest
 
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.retention import Retention
-from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import choose
+from everstep.testing.problems import raises_problem
 
 ACCURACY = {5: 0.5, 10: 0.9, 15: 0.8}
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def run_with_checkpoints(tmp_path_factory):
     """A run with three checkpoints, and other files in their folder."""
     run = tmp_path_factory.mktemp("run")
     checkpointer = OrbaxCheckpointer(run / "checkpoints", Retention(newest=9))
@@ -40,59 +40,61 @@ def config(run, **trainer):
         ("last:3", [5, 10, 15], "the average of steps 5, 10 and 15"),
     ],
 )
-def test_selected_checkpoints(kept, wanted, steps, text):
-    chosen = choose(kept, wanted)
+def test_selected_checkpoints(run_with_checkpoints, wanted, steps, text):
+    chosen = choose(run_with_checkpoints, wanted)
     assert (chosen.steps, str(chosen)) == (steps, text)
     assert all(path.is_dir() for path in chosen.paths)
 
 
 @pytest.mark.parametrize("wanted", ["", "-1", "1.5", "newest", "5,", "5, 10", "05", "last:0", "last:-1", "5;10", "٥"])
-def test_nonsense(kept, wanted):
-    with pytest.raises(UsageError, match=r"^--checkpoint: received .*, expected a step, best, last, steps to average"):
-        choose(kept, wanted)
+def test_nonsense(run_with_checkpoints, wanted):
+    with raises_problem(key="--checkpoint", received=wanted, reason="expected a step, best, last, steps to average"):
+        choose(run_with_checkpoints, wanted)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("wanted", "fields"),
     [
-        ("20", r"--checkpoint: received '20', .* has no step 20: there are: 5, 10, 15"),
-        ("5,6", r"has no step 6: there are: 5, 10, 15"),
-        ("last:4", r"has fewer checkpoints: there are: 5, 10, 15"),
-        ("5,10,5", r"a step counts once"),
+        ("20", {"received": "20", "reason": "has no step 20", "remedy": "there are: 5, 10, 15"}),
+        ("5,6", {"received": "5,6", "reason": "has no step 6", "remedy": "there are: 5, 10, 15"}),
+        ("last:4", {"received": "last:4", "reason": "has fewer checkpoints", "remedy": "there are: 5, 10, 15"}),
+        ("5,10,5", {"received": "5,10,5", "reason": "a step counts once"}),
     ],
 )
-def test_missing_checkpoints(kept, wanted, message):
-    with pytest.raises(UsageError, match=message):
-        choose(kept, wanted)
+def test_missing_checkpoints(run_with_checkpoints, wanted, fields):
+    with raises_problem(key="--checkpoint", **fields):
+        choose(run_with_checkpoints, wanted)
 
 
 def test_a_run_without_checkpoints(tmp_path):
     for wanted in ("last", "5", "last:2", "best"):
-        with pytest.raises(UsageError, match=r"there is none$"):
+        with raises_problem(key="--checkpoint", remedy="there is none$"):
             choose(tmp_path, wanted)
 
 
-def test_the_best_by_the_metric_that_the_run_names(kept):
-    config(kept, best_checkpoint_eval_metric="accuracy")
-    assert choose(kept, "best").steps == [10]
-    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_metric_comp="lower")
-    assert choose(kept, "best").steps == [5]
+def test_the_best_by_the_metric_that_the_run_names(run_with_checkpoints):
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy")
+    assert choose(run_with_checkpoints, "best").steps == [10]
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy", best_checkpoint_metric_comp="lower")
+    assert choose(run_with_checkpoints, "best").steps == [5]
     for nothing in ({}, {"best_checkpoint_eval_metric": "recall"}):
-        config(kept, **nothing)
-        with pytest.raises(UsageError, match=r"received 'best', .*best_checkpoint_eval_metric.*there are: 5, 10, 15"):
-            choose(kept, "best")
+        config(run_with_checkpoints, **nothing)
+        with raises_problem(
+            key="--checkpoint", received="best", reason="best_checkpoint_eval_metric", remedy="there are: 5, 10, 15"
+        ):
+            choose(run_with_checkpoints, "best")
 
 
-def test_exported_best_weights_come_first(kept):
+def test_exported_best_weights_come_first(run_with_checkpoints):
     """It may be of a step that is no more; where the whole checkpoint is there, an evaluation takes that."""
-    config(kept, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
-    folder = OrbaxCheckpointer(kept / "top", Retention(newest=9))
+    config(run_with_checkpoints, best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="top")
+    folder = OrbaxCheckpointer(run_with_checkpoints / "top", Retention(newest=9))
     for step in (7, 15):
         folder.save(step, {"model/w": np.array([1.0])}, {"step": step})
     folder.close()
     for step, whole in ((7, "top"), (15, "checkpoints")):
-        (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": step}))
-        assert choose(kept, "best").paths == (kept / "top" / str(step),)
-        assert choose(kept, "best", needs="task").paths == (kept / whole / str(step),)
-    (kept / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
-    assert choose(kept, "best").steps == [10], "the weights that it names are missing"
+        (run_with_checkpoints / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": step}))
+        assert choose(run_with_checkpoints, "best").paths == (run_with_checkpoints / "top" / str(step),)
+        assert choose(run_with_checkpoints, "best", needs="task").paths == (run_with_checkpoints / whole / str(step),)
+    (run_with_checkpoints / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
+    assert choose(run_with_checkpoints, "best").steps == [10], "the weights that it names are missing"

@@ -15,6 +15,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.run.lock import Heartbeat, RunLock, last_beat
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -95,12 +96,12 @@ def test_child_processes_do_not_keep_the_lock(tmp_path, start):
 
 def test_a_fork_that_ends_does_not_let_go_of_its_parents_lock(tmp_path):
     more = "child = os.fork()\nif child == 0: lock.release(); os._exit(0)\nos.waitpid(child, 0)"
-    with holder(tmp_path, more), pytest.raises(UsageError, match="is being trained by process"):
+    with holder(tmp_path, more), raises_problem(reason="is being trained by process"):
         RunLock(tmp_path).acquire()
 
 
 def test_one_process_cannot_train_twice_in_it_either(tmp_path):
-    with RunLock(tmp_path), pytest.raises(UsageError, match=f"process {os.getpid()} "):
+    with RunLock(tmp_path), raises_problem(reason=f"process {os.getpid()}"):
         RunLock(tmp_path).acquire()
     with RunLock(tmp_path) as lock:
         thread = threading.Thread(target=lock.release)
@@ -117,7 +118,7 @@ def test_a_damaged_lock_record_is_not_shown(tmp_path, record):
         path = tmp_path / ".lock.json"
         path.unlink() if record is None else path.write_text(record.replace("HERE", socket.gethostname()))
         begin = time.monotonic()
-        with pytest.raises(UsageError, match="is being trained by another process: wait"):
+        with raises_problem(reason="is being trained by another process", remedy="wait"):
             RunLock(tmp_path).acquire()
         assert time.monotonic() - begin < 300
 
@@ -126,13 +127,13 @@ def test_a_record_from_another_host_is_believed(tmp_path):
     record = {"pid": 999999999, "host": "elsewhere", "since": "2030-01-01T00:00:00+00:00", "command": "everstep train"}
     with RunLock(tmp_path):
         (tmp_path / ".lock.json").write_text(json.dumps(record))
-        with pytest.raises(UsageError, match=r"process 999999999 on host elsewhere since 2030.*\(everstep train\)"):
+        with raises_problem(reason=r"process 999999999 on host elsewhere since 2030.*\(everstep train\)"):
             RunLock(tmp_path).acquire()
 
 
 def test_a_place_that_cannot_be_locked_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"cannot lock the run directory '.*file'"):
+    with raises_problem(reason="cannot lock the run directory '.*file'"):
         RunLock(tmp_path / "file").acquire()
 
 

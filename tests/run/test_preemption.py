@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from everstep.errors import UsageError
 from everstep.run.preemption import AwsWatcher, GceWatcher, watcher
+from everstep.testing.problems import raises_problem
 
 NOTICE = {"action": "terminate", "time": "2030-09-18T08:22:00Z"}
 
@@ -199,7 +199,7 @@ def test_a_stopped_watcher_is_silent_and_stops_at_once(cloud):
 
 @pytest.mark.parametrize("name", ["gcp", "", "azure"])
 def test_unknown_clouds(name):
-    with pytest.raises(UsageError, match="'gce'") as error:
+    with raises_problem(key="runtime.preemption_notice", remedy="'gce'") as error:
         watcher(name)
     assert repr(name) in str(error.value)
 

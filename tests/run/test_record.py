@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from everstep.checkpoint.digests import weights_digest
-from everstep.errors import UsageError
 from everstep.run import record
 from everstep.run.environments import read_requirements
 from everstep.run.record import Run, find_runs, read
+from everstep.testing.problems import raises_problem
 
 KEYS = (
     "id experiment backend mode status step epoch train_steps attempts metrics digest weights_digest "
@@ -200,22 +200,22 @@ def test_discard_keeps_unreported_checkpoints(directory):
 
 
 def test_read_names_what_is_wrong(tmp_path):
-    with pytest.raises(UsageError, match="is not a run directory"):
+    with raises_problem(reason="is not a run directory"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(UsageError, match="is not the record of a run"):
+    with raises_problem(reason="is not the record of a run"):
         read(tmp_path)
 
 
 def test_opening_a_damaged_record_is_an_error_not_a_new_run(tmp_path):
     (tmp_path / "run.json").write_text('{"id": ')
-    with pytest.raises(UsageError, match="not valid JSON"):
+    with raises_problem(key=str(tmp_path / "run.json"), reason="not valid JSON"):
         opened(tmp_path)
 
 
 def test_begin_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is a file"):
+    with raises_problem(reason="is a file"):
         opened(tmp_path / "file" / "x").begin(0, "")
 
 
@@ -234,7 +234,7 @@ def test_find_runs_lists_all_and_hides_none(tmp_path):
 @pytest.mark.parametrize("name", ["config.yaml", "requirements.txt", "history.csv"])
 def test_files_that_no_run_has_written_are_left_alone(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"'{name}' in it is not a run's"):
+    with raises_problem(key="model_dir", reason=f"'{name}' in it is not a run's"):
         Run.open(tmp_path, "mnist/mlp", "jax").begin(0, "a: 1")
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from everstep.errors import UsageError
 from everstep.run.signals import Interrupted, Signals, signal_number
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -114,18 +114,23 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [("SIGUSR3", "did you mean 'USR2' or 'USR1'"), ("KILL", "known: "), ("SEGV", "can stop a run"), ("10", "known:")],
+    ("name", "fields"),
+    [
+        ("SIGUSR3", {"received": "SIGUSR3", "remedy": "did you mean 'USR2' or 'USR1'"}),
+        ("KILL", {"received": "KILL", "remedy": "known:"}),
+        ("SEGV", {"received": "SEGV", "reason": "can stop a run"}),
+        ("10", {"received": "10", "remedy": "known:"}),
+    ],
 )
-def test_wrong_names(name, hint):
-    with pytest.raises(UsageError, match=hint) as error:
+def test_wrong_names(name, fields):
+    with raises_problem(**fields) as error:
         Signals([name])
     assert repr(name) in str(error.value)
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 256, -1])
 def test_wrong_exit_codes(code):
-    with pytest.raises(UsageError, match=f"requeue_exit_code: received {code}, must be from 3 to 255"):
+    with raises_problem(key="runtime.requeue_exit_code", received=code, reason="must be from 3 to 255"):
         Signals(["USR1"], code)
 
 

@@ -115,7 +115,7 @@ def stopped(directory, behaviour, when, per_loop=STEPS):
         process.wait()
 
 
-def saved(directory):
+def saved_steps(directory):
     return [int(path.name) for path in Path(directory, "checkpoints").iterdir() if path.name.isdigit()]
 
 
@@ -128,7 +128,7 @@ def test_slow_training_data(tmp_path, uninterrupted):
     """It stops where it is: not at the end of its window, for which it would have to read for 50 seconds more."""
     code, _, errors = stopped(tmp_path / "run", "training slow", "training 10")
     assert code == 143, errors
-    [step] = saved(tmp_path / "run")
+    [step] = saved_steps(tmp_path / "run")
     assert 0 < step < STEPS
     assert finished(tmp_path / "run") == uninterrupted
 
@@ -136,7 +136,7 @@ def test_slow_training_data(tmp_path, uninterrupted):
 def test_training_data_that_stops(tmp_path, uninterrupted):
     code, _, errors = stopped(tmp_path / "run", "training stops", "stopped")
     assert code == 143, errors
-    [step] = saved(tmp_path / "run")
+    [step] = saved_steps(tmp_path / "run")
     assert 0 < step <= LAST
     [attempt] = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert attempt["reason"] == "SIGTERM"
@@ -157,7 +157,7 @@ def test_validation_data(tmp_path, uninterrupted, behaviour, when):
     code, printed, errors = stopped(tmp_path / "run", behaviour, when)
     assert code == 143, errors
     assert f"validation {LAST + 10}\n" not in printed, "it has read to the end"
-    assert saved(tmp_path / "run") == [STEPS]
+    assert saved_steps(tmp_path / "run") == [STEPS]
     assert finished(tmp_path / "run") == uninterrupted
 
 

@@ -46,18 +46,18 @@ def rows(directory):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain_run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("plain") / "run"
     return directory, train(directory)
 
 
-def test_samples_are_counted_as_they_are(plain):
+def test_samples_are_counted_as_they_are(plain_run):
     """Four steps of 32, 32, 32 and 4: a hundred, not 128."""
-    for row in rows(plain[0]):
+    for row in rows(plain_run[0]):
         assert row["samples_per_second"] / row["steps_per_second"] == pytest.approx(SAMPLES / 4)
         assert 0 <= row["data_wait"] <= 1
         assert "mfu" not in row, "the peak of a CPU is unknown"
-    assert not (plain[0] / "profile").exists()
+    assert not (plain_run[0] / "profile").exists()
     assert "everstep-system" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -89,11 +89,11 @@ def events(folder):
             yield from ((value.tag, value.simple_value) for value in event.summary.value)
 
 
-def test_a_trace_holds_our_steps_and_changes_nothing(tmp_path, plain, capfd):
+def test_a_trace_holds_our_steps_and_changes_nothing(tmp_path, plain_run, capfd):
     directory = tmp_path / "run"
     record = train(directory, profile="8..12")
-    assert (record["digest"], record["weights_digest"]) == (plain[1]["digest"], plain[1]["weights_digest"])
-    losses = [[row["training_loss"] for row in rows(one)] for one in (directory, plain[0])]
+    assert (record["digest"], record["weights_digest"]) == (plain_run[1]["digest"], plain_run[1]["weights_digest"])
+    losses = [[row["training_loss"] for row in rows(one)] for one in (directory, plain_run[0])]
     assert losses[0] == losses[1]
     steps = sorted(traced(directory / "profile"))
     assert steps[0] == 8
@@ -126,10 +126,10 @@ def test_a_trace_of_its_own_choice(tmp_path, capfd):
     assert "profile of" not in capfd.readouterr().err
 
 
-def test_a_profiler_that_fails_is_no_reason_to_stop(tmp_path, monkeypatch, caplog, plain):
+def test_a_profiler_that_fails_is_no_reason_to_stop(tmp_path, monkeypatch, caplog, plain_run):
     def broken(*args):
         raise RuntimeError("another profiler is at work")
 
     monkeypatch.setattr(profiling, "Trace", broken)
-    assert train(tmp_path / "run", profile="auto")["digest"] == plain[1]["digest"]
+    assert train(tmp_path / "run", profile="auto")["digest"] == plain_run[1]["digest"]
     assert "no trace could be taken: RuntimeError: another profiler is at work" in caplog.text

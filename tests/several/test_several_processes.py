@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.backend, pytest.mark.daily("jax"), pytest.mark.timeout
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def run_of_one(tmp_path_factory):
     """A run of one process: this one, if it computes with JAX, as every day; that spares a start."""
     directory = tmp_path_factory.mktemp("runs") / "one"
     if keras.backend.backend() != "jax":
@@ -28,7 +28,7 @@ def one(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def run_of_two(tmp_path_factory):
     """A run of two processes that are not interrupted."""
     return finished(launch, tmp_path_factory.mktemp("runs") / "two", 2)
 
@@ -39,18 +39,18 @@ def finished(begin, directory, *arguments):
     return directory
 
 
-def test_two_processes_and_a_kill(one, two, tmp_path):
-    check_same_curve(one, two)
-    assert record(two)["attempts"][0]["processes"] == 2
+def test_two_processes_and_a_kill(run_of_one, run_of_two, tmp_path):
+    check_same_curve(run_of_one, run_of_two)
+    assert record(run_of_two)["attempts"][0]["processes"] == 2
     interrupted = launch(tmp_path / "killed", 2, restarts=3)
     pid = hit(tmp_path / "killed", interrupted, rank=1)
-    check_repaired(interrupted, tmp_path / "killed", two, f"rank 1 (pid {pid} on", "SIGKILL")
+    check_repaired(interrupted, tmp_path / "killed", run_of_two, f"rank 1 (pid {pid} on", "SIGKILL")
 
 
-def check_same_curve(one, several):
+def check_same_curve(run_of_one, several):
     assert [step for step, _ in losses(several)] == list(range(10, 201, 10))
-    np.testing.assert_allclose([y for _, y in losses(several)], [y for _, y in losses(one)], rtol=1e-5)
-    validation = record(one)["metrics"]["validation"]["validation_loss"]
+    np.testing.assert_allclose([y for _, y in losses(several)], [y for _, y in losses(run_of_one)], rtol=1e-5)
+    validation = record(run_of_one)["metrics"]["validation"]["validation_loss"]
     assert record(several)["metrics"]["validation"]["validation_loss"] == pytest.approx(validation, rel=1e-5)
 
 
@@ -69,26 +69,26 @@ def check_repaired(process, directory, uninterrupted, *named):
     ("rank", "number", "saving"),
     [(0, signal.SIGKILL, False), (0, signal.SIGKILL, True), (1, signal.SIGKILL, True)],
 )
-def test_kills(two, tmp_path, rank, number, saving):
+def test_kills(run_of_two, tmp_path, rank, number, saving):
     interrupted = launch(tmp_path / "killed", 2, restarts=3)
     pid = hit(tmp_path / "killed", interrupted, rank, number, saving=saving)
-    check_repaired(interrupted, tmp_path / "killed", two, f"rank {rank} (pid {pid} on", "SIGKILL")
+    check_repaired(interrupted, tmp_path / "killed", run_of_two, f"rank {rank} (pid {pid} on", "SIGKILL")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_frozen_process(two, tmp_path, rank):
+def test_a_frozen_process(run_of_two, tmp_path, rank):
     interrupted = launch(tmp_path / "frozen", 2, restarts=3)
     pid = hit(tmp_path / "frozen", interrupted, rank, signal.SIGSTOP)
     begin = time.monotonic()
     log = Path(interrupted.log.name)
     wait_for(lambda: f"rank {rank} (pid {pid} on" in log.read_text(), interrupted)
     assert time.monotonic() - begin < 60
-    check_repaired(interrupted, tmp_path / "frozen", two, f"rank {rank} (pid {pid} on", "frozen")
+    check_repaired(interrupted, tmp_path / "frozen", run_of_two, f"rank {rank} (pid {pid} on", "frozen")
 
 
 @pytest.mark.full
-def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(one, tmp_path):
+def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(run_of_one, tmp_path):
     """All stop at one common step; the run goes on with one process, then with four, on the curve of one."""
     directory = tmp_path / "stopped"
     both = by_hand(directory, free_port(), 2)
@@ -104,31 +104,31 @@ def test_a_stop_requested_of_one_process_and_other_numbers_of_processes(one, tmp
     assert code == 0, text
     assert [attempt["processes"] for attempt in record(directory)["attempts"]] == [2, 1, 4]
     assert record(directory)["attempts"][1]["from_step"] == stopped["step"]
-    np.testing.assert_allclose([y for _, y in losses(directory)], [y for _, y in losses(one)], rtol=1e-5)
+    np.testing.assert_allclose([y for _, y in losses(directory)], [y for _, y in losses(run_of_one)], rtol=1e-5)
 
 
 @pytest.mark.full
-def test_the_same_gang_gives_the_same_bits(one, two, tmp_path):
+def test_the_same_gang_gives_the_same_bits(run_of_one, run_of_two, tmp_path):
     again = launch(tmp_path / "again", 2)
     code, text = ended(again)
     assert code == 0, text
-    assert record(tmp_path / "again")["digest"] == record(two)["digest"]
+    assert record(tmp_path / "again")["digest"] == record(run_of_two)["digest"]
     four = launch(tmp_path / "four", 4)
     code, text = ended(four)
     assert code == 0, text
-    check_same_curve(one, tmp_path / "four")
+    check_same_curve(run_of_one, tmp_path / "four")
 
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
-def test_a_killed_gang_is_one_run(two, tmp_path):
+def test_a_killed_gang_is_one_run(run_of_two, tmp_path):
     """For MLflow, in `run.json` and in the history."""
     mlflow = pytest.importorskip("mlflow")
     store = f"sqlite:///{tmp_path}/mlflow.db"
     words = ("trainer.tracking.mlflow=true", f"trainer.tracking.mlflow_uri={store}")
     interrupted = launch(tmp_path / "killed", 2, *words, restarts=3)
     pid = hit(tmp_path / "killed", interrupted, rank=0)
-    check_repaired(interrupted, tmp_path / "killed", two, f"rank 0 (pid {pid} on")
+    check_repaired(interrupted, tmp_path / "killed", run_of_two, f"rank 0 (pid {pid} on")
     client = mlflow.MlflowClient(store)
     experiments = [one.experiment_id for one in client.search_experiments()]
     (tracked,) = client.search_runs(experiments)

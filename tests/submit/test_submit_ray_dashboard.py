@@ -13,9 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from everstep.errors import UsageError
 from everstep.submit import ray
 from everstep.submit.submissions import Queues, newest, require_not_submitted
+from everstep.testing.problems import raises_problem
 
 JOB = "my project_a-20300101-000000-abcd"
 
@@ -89,7 +89,7 @@ def test_a_job_that_has_not_begun(tmp_path: Path, dashboard: Dashboard, status: 
     found = newest(run)
     assert found is not None
     assert found.state == state
-    with contextlib.nullcontext() if state == "killed" else pytest.raises(UsageError, match="is already submitted"):
+    with contextlib.nullcontext() if state == "killed" else raises_problem(key="run", reason="is already submitted"):
         require_not_submitted(run)
     assert dashboard.requested[0] == f"/api/jobs/{JOB.replace(' ', '%20')}"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from everstep.errors import UsageError
 from everstep.projects.components.run_folder import open_run
 from everstep.run.environments import code_version
 from everstep.run.parent_process import SUBMISSION
 from everstep.submit import snapshot
 from everstep.submit.request import any_command, project_run
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_a_submitted_run_uses_its_snapshot(root: Path, monkeypatch: pytest.Monke
     (root / "runs" / "b" / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "epochs": 3}))
     assert open_run("b", root).config.epochs == 3, "another run does not use it"
     (folder / "config.yaml").unlink()
-    with pytest.raises(UsageError, match="are incomplete: submit the run again"):
+    with raises_problem(key=str(folder), reason="are incomplete", remedy="submit the run again"):
         open_run("a", root)
 
 
@@ -113,7 +113,9 @@ def test_only_the_user_can_read_it(root: Path) -> None:
 def test_too_much_code(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_MAX_SOURCE_BYTES", 2**20)
     (root / "src" / "parts" / "images.bin").write_bytes(bytes(2**20))
-    with pytest.raises(UsageError, match=r"10000 files, 1 MiB.*'parts/images.bin': keep data out") as error:
+    with raises_problem(
+        key="sources", reason="10000 files, 1 MiB.*'parts/images.bin'", remedy="keep data out"
+    ) as error:
         taken(root)
     assert (error.value.key, error.value.received) == ("sources", str(root / "src"))
     assert error.value.remedy == "keep data out of the code's folder"

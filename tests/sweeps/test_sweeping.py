@@ -18,6 +18,7 @@ from everstep.sweeps.listing import read_sweep
 from everstep.sweeps.space import create_space
 from everstep.sweeps.study import SweepStudy, open_storage, storage_url
 from everstep.sweeps.target import FunctionTarget
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ def test_several_metrics_have_a_front(sweep, objectives):
 
 
 def test_failed_trials_say_why_and_end_the_sweep(sweep, objectives):
-    with pytest.raises(TrainingError, match="no way"):
+    with raises_problem(TrainingError, reason="no way"):
         sweep(objectives.broken, {"x": [1, 2]}, sampler="grid")
 
 

@@ -7,8 +7,8 @@ from keras import ops
 
 import everstep
 from everstep.engine.backend import create_engine
-from everstep.errors import UsageError
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from everstep.testing.tasks import running, seeded
 
 pytestmark = pytest.mark.backend
@@ -53,7 +53,7 @@ def linear(loss="mse", **options):
     return seeded(build)
 
 
-def ran(task, model, data):
+def outcome_of_step(task, model, data):
     """Returns the logs of a training step and of an evaluation before it, and the weights after it."""
     with running(create_engine, task, model, model.optimizer, data, len(data[0])) as rig:
         evaluated = rig.evaluate(data)
@@ -77,7 +77,7 @@ def expected(data):
 def test_training_adds_the_loss_of_the_task_and_evaluation_uses_only_that(data):
     outputs, compiled, gradient = expected(data)
     task = Adding()
-    logs, evaluated, weights = ran(task, linear(), data)
+    logs, evaluated, weights = outcome_of_step(task, linear(), data)
     own = OWN * outputs.mean()
     assert logs["loss"] == pytest.approx(compiled + own, rel=1e-5)
     assert evaluated["loss"] == pytest.approx(own, rel=1e-5)
@@ -89,14 +89,14 @@ def test_training_adds_the_loss_of_the_task_and_evaluation_uses_only_that(data):
 
 def test_without_a_loss_of_the_task_the_compiled_loss_is_used(data):
     _, compiled, gradient = expected(data)
-    logs, evaluated, weights = ran(Bare(), linear(), data)
+    logs, evaluated, weights = outcome_of_step(Bare(), linear(), data)
     assert (logs["loss"], evaluated["loss"]) == pytest.approx((compiled, compiled), rel=1e-5)
     np.testing.assert_allclose(weights, WEIGHT - 0.1 * gradient, rtol=1e-5, atol=1e-7)
 
 
 def test_a_model_compiled_without_a_loss_uses_that_of_the_task(data):
     task = Adding()
-    logs, evaluated, _ = ran(task, linear(loss=None), data)
+    logs, evaluated, _ = outcome_of_step(task, linear(loss=None), data)
     own = OWN * expected(data)[0].mean()
     assert (logs["loss"], evaluated["loss"]) == pytest.approx((own, own), rel=1e-5)
     assert all(aux is not None for aux in task.aux_losses)  # the task adds the losses of the model itself
@@ -104,7 +104,7 @@ def test_a_model_compiled_without_a_loss_uses_that_of_the_task(data):
 
 def test_metrics_of_task_and_model_are_updated_by_their_methods(data):
     outputs, y = expected(data)[0], data[1]
-    logs, evaluated, _ = ran(Counting(), linear(metrics=["mae"]), data)
+    logs, evaluated, _ = outcome_of_step(Counting(), linear(metrics=["mae"]), data)
     for found in (logs, evaluated):
         assert found["own"] == pytest.approx(np.abs(outputs - y).mean(), rel=1e-5)
         assert found["mae"] == pytest.approx(np.abs(y).mean(), rel=1e-5)
@@ -115,15 +115,14 @@ def test_evaluation_uses_the_inference_step_of_the_task(data):
         def inference_step(self, inputs, model):
             return 0 * model(inputs, training=False)
 
-    _, evaluated, _ = ran(Silent(), linear(metrics=["mae"]), data)
+    _, evaluated, _ = outcome_of_step(Silent(), linear(metrics=["mae"]), data)
     assert evaluated["mae"] == pytest.approx(np.abs(data[1]).mean(), rel=1e-5)
 
 
 def test_sample_weights_that_a_method_does_not_accept_are_refused(data):
     weighted = (*data, np.ones(8, "float32"))
-    with pytest.raises(UsageError, match="takes no sample weights") as caught:
-        ran(Counting(), linear(metrics=["mae"]), weighted)
-    assert caught.value.key == "Counting.process_compiled_metrics"
+    with raises_problem(key="Counting.process_compiled_metrics", reason="takes no sample weights"):
+        outcome_of_step(Counting(), linear(metrics=["mae"]), weighted)
 
 
 class Ported(Bare):
@@ -146,7 +145,7 @@ def test_a_step_may_read_compiled_metrics(data):
     """They exist on every backend if the model was compiled with metrics; otherwise those of the task are used."""
     outputs = data[0] @ np.full((4, 1), WEIGHT)
     error = np.abs(outputs - data[1]).mean()
-    compiled = ran(Ported(), linear(metrics=["mae"]), data)[0]
+    compiled = outcome_of_step(Ported(), linear(metrics=["mae"]), data)[0]
     assert compiled["mae"] == pytest.approx(error, rel=1e-5)
     assert compiled["own"] == 0.0
-    assert ran(Ported(), linear(), data)[0]["own"] == pytest.approx(error, rel=1e-5)
+    assert outcome_of_step(Ported(), linear(), data)[0]["own"] == pytest.approx(error, rel=1e-5)

@@ -12,6 +12,7 @@ from everstep.engine.backend import create_engine
 from everstep.errors import UsageError
 from everstep.task.compiled import CompiledTask
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from everstep.testing.tasks import running, seeded
 
 pytestmark = pytest.mark.backend
@@ -21,7 +22,7 @@ only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="a Gradient
 only_jax = pytest.mark.skipif(BACKEND != "jax", reason="the stateless signature is JAX's")
 
 
-def compiled(build=models.plain_mlp, optimizer="sgd", loss="mse", **options):
+def compiled_model(build=models.plain_mlp, optimizer="sgd", loss="mse", **options):
     def make():
         model = build()
         model.compile(optimizer, loss, **options)
@@ -49,14 +50,14 @@ def test_requires_a_compiled_model():
     with pytest.raises(UsageError) as caught:
         CompiledTask(model)
     assert (caught.value.received, caught.value.reason) == (model.name, "has no optimizer")
-    with pytest.raises(UsageError, match="^model: is None, expected a keras.Model$"):
+    with raises_problem(key="model", reason="is None, expected a keras.Model$"):
         CompiledTask(None)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_same_numbers_as_fit(weighted):
     options = {"metrics": ["mae"], "weighted_metrics": ["mse"]}
-    fitted, ours = (compiled(optimizer=keras.optimizers.Adam(1e-2), **options) for _ in range(2))
+    fitted, ours = (compiled_model(optimizer=keras.optimizers.Adam(1e-2), **options) for _ in range(2))
     x, y = models.samples(ours, 40)
     data = (x, y, np.linspace(0, 2, 40, dtype="float32")) if weighted else (x, y)
     history = fitted.fit(*data[:2], 4, epochs=2, sample_weight=data[2] if weighted else None, shuffle=False, verbose=0)
@@ -79,7 +80,7 @@ def test_same_numbers_as_fit(weighted):
 @pytest.mark.daily("torch")
 def test_same_numbers_as_fit_with_two_outputs():
     options = {"loss": {"a": "mse", "b": "mae"}, "metrics": {"a": ["mae"]}, "loss_weights": {"a": 1.0, "b": 0.5}}
-    fitted, ours = (compiled(two_outputs, **options) for _ in range(2))
+    fitted, ours = (compiled_model(two_outputs, **options) for _ in range(2))
     x, y = models.samples(models.linear(), 40)
     data = (x, {"a": y, "b": 2 * y})
     history = fitted.fit(*data, 4, epochs=2, shuffle=False, verbose=0).history
@@ -102,7 +103,7 @@ def test_class_weights_are_those_of_fit():
     def build():
         return keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
 
-    fitted, ours = (compiled(build, loss="sparse_categorical_crossentropy") for _ in range(2))
+    fitted, ours = (compiled_model(build, loss="sparse_categorical_crossentropy") for _ in range(2))
     x, _ = models.samples(ours, 40)
     y = x[:, :3].argmax(1)
     weights = {0: 1.0, 1: 5.0, 2: 0.5}
@@ -114,7 +115,9 @@ def test_class_weights_are_those_of_fit():
 
 
 def test_subclassed_and_float16():
-    model = compiled(models.LateModel, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)), metrics=["mae"])
+    model = compiled_model(
+        models.LateModel, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)), metrics=["mae"]
+    )
     with on_engine(model, models.samples(models.linear(), 40)) as rig:
         rig.run(3)
         first = rig.engine.read("train")["loss"]
@@ -227,7 +230,7 @@ OWN = {"tensorflow": TapeStep, "jax": StatelessStep, "torch": BackwardStep}[BACK
 
 
 def test_own_steps_log_the_same_as_fit():
-    fitted, ours = (compiled(functional(OWN), metrics=["mae"]) for _ in range(2))
+    fitted, ours = (compiled_model(functional(OWN), metrics=["mae"]) for _ in range(2))
     data = models.samples(models.linear(), 40)
     history = fitted.fit(*data, 4, epochs=2, shuffle=False, verbose=0).history
     with on_engine(ours, data) as rig:
@@ -248,7 +251,7 @@ def test_own_steps_log_the_same_as_fit():
 
 @only_tensorflow
 def test_overriding_one_step_does_not_change_the_other():
-    fitted, ours = (compiled(functional(TapeTrainOnly), metrics=["mae"]) for _ in range(2))
+    fitted, ours = (compiled_model(functional(TapeTrainOnly), metrics=["mae"]) for _ in range(2))
     data = models.samples(models.linear(), 42)
     history = fitted.fit(*data, 4, shuffle=False, verbose=0).history
     with on_engine(ours, data) as rig:
@@ -260,8 +263,8 @@ def test_overriding_one_step_does_not_change_the_other():
 
 def test_steps_for_another_backend_are_refused():
     other = TapeStep if BACKEND == "jax" else StatelessStep
-    with pytest.raises(UsageError, match=rf"train_step: \(.*backend '{BACKEND}'.*everstep.Task"):
-        CompiledTask(compiled(functional(other)))
+    with raises_problem(key="StatelessStep.train_step", reason=rf"\(.*backend '{BACKEND}'", remedy="everstep.Task"):
+        CompiledTask(compiled_model(functional(other)))
 
 
 @only_jax
@@ -273,7 +276,7 @@ def test_stateless_steps_get_the_lists_of_keras():
             seen.append([len(group) for group in state])
             return super().train_step(state, data)
 
-    model = compiled(functional(Looking), metrics=["mae"])
+    model = compiled_model(functional(Looking), metrics=["mae"])
     with on_engine(model, models.samples(models.linear(), 8)) as rig:
         rig.run(1)
     assert seen[0] == [4, 1, 2, 4]  # weights, the seed, iteration and learning rate, two metrics
@@ -308,7 +311,7 @@ def test_a_model_with_its_own_step_needs_no_call(late):
             return {"loss": self.tracker.result()}
 
     x = models.samples(models.linear(), 40)[0]
-    with on_engine(compiled(Autoencoder, keras.optimizers.Adam(0.1), loss=None), x) as rig:
+    with on_engine(compiled_model(Autoencoder, keras.optimizers.Adam(0.1), loss=None), x) as rig:
         before = rig.evaluate(x)["loss"]
         rig.run(20)
         assert rig.evaluate(x)["loss"] < before / 2
@@ -324,7 +327,7 @@ def test_a_model_whose_call_takes_no_training_argument():
         def call(self, x):
             return self.dense(x)
 
-    with on_engine(compiled(Plain), models.samples(models.linear(), 8)) as rig:
+    with on_engine(compiled_model(Plain), models.samples(models.linear(), 8)) as rig:
         rig.run(2)
 
 
@@ -334,7 +337,7 @@ def test_the_default_task_uses_the_compiled_loss():
         def build_inputs(self, params, input_context=None):
             return None
 
-    model = compiled(models.linear)
+    model = compiled_model(models.linear)
     x, y = models.samples(model, 8)
     with running(create_engine, Bare(), model, model.optimizer, data=(x, y)) as rig:
         assert rig.evaluate((x, y))["loss"] == pytest.approx(np.mean((x @ np.full((4, 1), 0.5) - y) ** 2), rel=1e-5)

@@ -15,13 +15,13 @@ from keras import layers
 import everstep
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.engine import state
-from everstep.errors import UsageError
 from everstep.export.model_export import export_all
 from everstep.export.saved_model import export_saved_model
 from everstep.task.config import TaskConfig
 from everstep.task.initial.loading import load
 from everstep.task.initial.matching import model_weights
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 from everstep.testing.tasks import seeded
 
 pytestmark = pytest.mark.backend
@@ -53,7 +53,7 @@ def same(model: keras.Model, source: keras.Model) -> bool:
     return list(ours) == list(theirs) and all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def saved(model: keras.Model, directory, step: int, run: str = "them") -> None:
+def save_checkpoint(model: keras.Model, directory, step: int, run: str = "them") -> None:
     checkpointer = OrbaxCheckpointer(directory, run=run)
     held = {key: keras.ops.convert_to_numpy(v) for key, v in state.collect({"model": model}).items()}
     checkpointer.save(step, held | {"optimizer/iteration": np.int64(7)}, {"step": step})
@@ -74,7 +74,7 @@ def forms(source, tmp_path_factory):
     root = tmp_path_factory.mktemp("forms")
     source.save_weights(root / "a.weights.h5")
     (root / "run").mkdir()
-    saved(source, root / "run" / "checkpoints", 3)
+    save_checkpoint(source, root / "run" / "checkpoints", 3)
     export_all(source, root / "run" / "export", X)
     source.save(root / "a.keras")
     for name in ("one/only.keras", "two/x.keras", "two/y.keras"):
@@ -235,8 +235,8 @@ def test_bfloat16_keeps_its_bits(tmp_path):
 
 def test_the_newest_good_checkpoint_of_a_run(tmp_path, caplog):
     old, new, model = seeded(models.mlp, 1), seeded(models.mlp, 2), seeded(models.mlp, 3)
-    saved(old, tmp_path / "checkpoints", 5)
-    saved(new, tmp_path / "checkpoints", 10)
+    save_checkpoint(old, tmp_path / "checkpoints", 5)
+    save_checkpoint(new, tmp_path / "checkpoints", 10)
     assert load(model, str(tmp_path)).path.endswith("10")
     assert same(model, new)
     (tmp_path / "checkpoints" / "10" / "parts" / "0" / "data").write_bytes(b"other")
@@ -244,20 +244,20 @@ def test_the_newest_good_checkpoint_of_a_run(tmp_path, caplog):
     assert same(model, old)
     assert "10 is damaged" in caplog.text
     assert (tmp_path / "checkpoints" / "10").is_dir()  # a checkpoint of another run is never moved
-    with pytest.raises(UsageError, match="task.init_checkpoint: .*contains no usable checkpoint: 10"):
+    with raises_problem(key="task.init_checkpoint", reason="contains no usable checkpoint: 10"):
         load(model, str(tmp_path / "checkpoints" / "10"))
 
 
 WRONG = {
-    "nowhere": "no such file or directory",
-    "nowhere.keras": "no such file or directory",
-    "text.txt": "expected a .keras or .weights.h5 file",
-    "empty": "holds no weights",
-    "two": r"holds several files with weights \(x.keras, y.keras\): specify one of them",
-    "note": "names 'ckpt-9', which does not exist",
-    "broken.keras": "cannot be read",
-    "broken.weights.h5": "cannot be read",
-    "broken": "cannot be read",
+    "nowhere": {"reason": "no such file or directory"},
+    "nowhere.keras": {"reason": "no such file or directory"},
+    "text.txt": {"reason": "holds no weights", "remedy": "expected a .keras or .weights.h5 file"},
+    "empty": {"reason": "holds no weights"},
+    "two": {"reason": r"several files with weights \(x.keras, y.keras\)", "remedy": "specify one of them"},
+    "note": {"reason": "names 'ckpt-9', which does not exist"},
+    "broken.keras": {"reason": "cannot be read"},
+    "broken.weights.h5": {"reason": "cannot be read"},
+    "broken": {"reason": "cannot be read"},
 }
 
 
@@ -271,7 +271,7 @@ def test_paths_that_cannot_be_loaded(forms, tmp_path, name):
     shutil.copytree(forms / "two", tmp_path / "two")
     model = seeded(models.mlp)
     before = values(model)
-    with pytest.raises(UsageError, match=f"^task.init_checkpoint: .*{WRONG[name]}"):
+    with raises_problem(key="task.init_checkpoint", **WRONG[name]):
         load(model, str(tmp_path / name))
     assert all(np.array_equal(before[key], value) for key, value in values(model).items())
 
@@ -280,7 +280,7 @@ def test_paths_that_cannot_be_loaded(forms, tmp_path, name):
 def test_files_without_a_matching_weight(forms, name):
     model = keras.Sequential([keras.Input((9,)), layers.Dense(11, name="other")])
     before = values(model)
-    with pytest.raises(UsageError, match="task.init_checkpoint: .*does not fit the model.*other/kernel"):
+    with raises_problem(key="task.init_checkpoint", reason="does not fit the model.*other/kernel"):
         load(model, str(forms / name))
     np.testing.assert_array_equal(before["other/kernel"], values(model)["other/kernel"])
 

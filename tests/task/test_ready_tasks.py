@@ -17,6 +17,7 @@ from everstep.task.classification import (
 )
 from everstep.task.config import AugmentationConfig, TaskConfig
 from everstep.task.regression import RegressionTask
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -130,7 +131,7 @@ def test_classes_are_checked_on_the_host():
     task.check_batch(wrong)  # the number of classes is not known yet
     measured(task, ops.convert_to_tensor(np.int32([[0]])), logits([[0]]))
     task.check_batch((np.zeros((1, 2)), np.int32([[2, IGNORED]])))
-    with pytest.raises(UsageError, match=r"from 0 to 2, but 1 of 4 are not; the first is 3 at index \(1, 0\)"):
+    with raises_problem(reason=r"from 0 to 2, but 1 of 4 are not; the first is 3 at index \(1, 0\)"):
         task.check_batch(wrong)
 
 
@@ -138,7 +139,7 @@ def test_tokens_outside_the_vocabulary_are_refused():
     task = Language()
     measured(task, ops.convert_to_tensor(np.int32([[0]])), logits([[0]]))
     task.check_batch(np.int32([[0, 2]]))
-    with pytest.raises(UsageError, match="the tokens must be whole numbers from 0 to 2"):
+    with raises_problem(reason="the tokens must be whole numbers from 0 to 2"):
         task.check_batch(np.int32([[0, 7]]))
 
 

@@ -52,7 +52,7 @@ def test_a_tracker_that_cannot_be_created_is_reported_in_a_line(run, wanted, rec
 
 
 def test_an_error_of_the_tracker_has_the_key_of_its_setting(run):
-    with pytest.raises(UsageError, match="others.fussy.*channel: received 'x', expected 'runs'"):
+    with raises_problem(key="trainer.tracking.others.fussy", reason="channel: received 'x', expected 'runs'"):
         make_trackers({"fussy": {"channel": "x"}}, run)
 
 

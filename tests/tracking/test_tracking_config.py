@@ -6,7 +6,7 @@ import pytest
 
 import everstep as es
 from everstep.cli.main import main
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_bad_values_are_named(key, value):
         params.override({"trainer": {"tracking": {key: value}}})
         params.validate()
 
-    with pytest.raises(UsageError, match=rf"trainer\.tracking\.{key}"):
+    with raises_problem(key=f"trainer.tracking.{key}", received=value):
         use()
 
 

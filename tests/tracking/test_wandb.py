@@ -15,7 +15,6 @@ from tests.servers.wandb_server import KEY, WandbServer
 
 from everstep import storage
 from everstep.cli.main import main
-from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 from everstep.tracking.samples import SampleFiles
 from everstep.tracking.syncing import sync_wandb
@@ -239,7 +238,7 @@ def test_empty_settings_come_from_the_environment(environment, mode, expected, m
 
 def test_a_missing_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs the package 'wandb'.*pip install 'everstep\[wandb\]'"):
+    with raises_problem(reason="needs the package 'wandb'", remedy=r"pip install 'everstep\[wandb\]'"):
         make_target("i", "mnist/local", "n", "", "", "")
 
 

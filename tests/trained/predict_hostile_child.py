@@ -115,7 +115,7 @@ def was_read(path: Path, secret: Path) -> tuple[str, bool]:
     return outcome_of(path), secret.stat().st_atime_ns != 0
 
 
-def made(maker: Any) -> dict[str, Path]:
+def hostile_files(maker: Any) -> dict[str, Path]:
     """Writes all hostile files; returns their paths by name."""
     names = [name for name in hostile_artefacts.payloads() if name.startswith("keras_")]
     paths = {
@@ -142,7 +142,7 @@ def main() -> None:
     root, canary, secret = map(Path, sys.argv[1:4])
     secret.write_text("one\t1\n")
     maker = hostile_artefacts.Maker(root, canary, secret)
-    paths = made(maker)
+    paths = hostile_files(maker)
     honest = saved_model(root / "honest_saved_model", lambda x: {"y": x * 2})
     good = [outcome_of(maker.honest / "model.keras"), outcome_of(honest)]
     Path("/proc/self/clear_refs").write_text("5")

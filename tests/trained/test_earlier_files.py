@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.recipes.bct.embedding import Classifier
+from everstep.testing.problems import raises_problem
 from everstep.trained.models import _own_modules, load_keras
 
 pytestmark = pytest.mark.backend
@@ -83,5 +83,5 @@ def test_an_unknown_class_is_an_error_that_names_it(tmp_path):
     with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
         for name in new.namelist():
             old.writestr(name, new.read(name).replace(b"Classifier", b"Vanished"))
-    with pytest.raises(UsageError, match="Vanished"):
+    with raises_problem(key="model", reason="Vanished"):
         load_keras(tmp_path / "old.keras")

@@ -12,6 +12,7 @@ from tests.trained.predict_models import CLASSES, samples, train, write_table
 
 from everstep.errors import TrainingError, UsageError
 from everstep.export import export_model
+from everstep.testing.problems import raises_problem
 from everstep.trained.finding import find, run_of
 from everstep.trained.predicting import PredictOptions, predictor_of, write_predictions
 
@@ -82,7 +83,7 @@ def test_tables_with_ids_and_a_label(predictor, tmp_path, name):
 def test_a_pytorch_program_is_refused(tmp_path):
     (tmp_path / "model.pt2").write_bytes(b"whatever")
     for name in (tmp_path / "model.pt2", tmp_path):
-        with pytest.raises(UsageError, match="may run any code") as error:
+        with raises_problem(key="RUN", reason="may run any code") as error:
             find(str(name))
         assert error.value.received == str(tmp_path / "model.pt2")
 
@@ -108,25 +109,28 @@ def test_an_earlier_checkpoint(run, predictor):
     name = next(iter(predictor.predict([x])))
     np.testing.assert_array_equal(last.predict([x])[name], predictor.predict([x])[name])
     assert np.abs(np.asarray(early.predict([x])[name]) - np.asarray(predictor.predict([x])[name])).max() > 0
-    with pytest.raises(UsageError, match=rf"--checkpoint: received '1', .*there are: {steps[0]}"):
+    with raises_problem(key="--checkpoint", received="1", remedy=f"there are: {steps[0]}"):
         predictor_of(find(str(run[0])), 1)
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("array", "fields"),
     [
-        (np.zeros((3, 5), "float32"), r"float32\[5\] per sample, but the model's input 'points' takes float32\[4\]"),
-        (np.zeros((3, 2, 2), "float32"), r"float32\[2, 2\] per sample"),
-        (np.array([["a"] * 4]), r"str32\[4\] per sample.*convert it"),
-        (np.zeros((3, 4), "complex64"), "complex64"),
-        (np.zeros((0, 4), "float32"), "contains no samples"),
-        (np.float32([[0, 1, 2, np.nan]]), "'points' is NaN or infinite"),
-        (np.float64([[0, 1, 2, np.inf]]), "'points' is NaN or infinite"),
+        (
+            np.zeros((3, 5), "float32"),
+            {"reason": r"float32\[5\] per sample, but the model's input 'points' takes float32\[4\]"},
+        ),
+        (np.zeros((3, 2, 2), "float32"), {"reason": r"float32\[2, 2\] per sample"}),
+        (np.array([["a"] * 4]), {"reason": r"str32\[4\] per sample", "remedy": "convert it"}),
+        (np.zeros((3, 4), "complex64"), {"reason": "complex64"}),
+        (np.zeros((0, 4), "float32"), {"reason": "contains no samples"}),
+        (np.float32([[0, 1, 2, np.nan]]), {"reason": "'points' is NaN or infinite"}),
+        (np.float64([[0, 1, 2, np.inf]]), {"reason": "'points' is NaN or infinite"}),
     ],
 )
-def test_data_that_does_not_fit(predictor, tmp_path, array, message):
+def test_data_that_does_not_fit(predictor, tmp_path, array, fields):
     np.save(tmp_path / "in.npy", array)
-    with pytest.raises(UsageError, match=message) as caught:
+    with raises_problem(key="--input", **fields) as caught:
         write_predictions(predictor, str(tmp_path / "in.npy"), str(tmp_path / "out.csv"))
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["in.npy"]
@@ -135,16 +139,16 @@ def test_data_that_does_not_fit(predictor, tmp_path, array, message):
 def test_columns_that_do_not_fit(predictor, tmp_path):
     x, y = samples(5)
     write_table(tmp_path / "in.csv", x, label=y)
-    with pytest.raises(UsageError, match=r"has 5 columns of values \(label, f0, .*--without NAME"):
+    with raises_problem(key="--input", reason=r"has 5 columns of values \(label, f0,", remedy="--without NAME"):
         write_predictions(predictor, str(tmp_path / "in.csv"), str(tmp_path / "out.csv"))
     write_table(tmp_path / "text.csv", x[:, :3], word=list("abcde"))
-    with pytest.raises(UsageError, match="the column 'word' is str"):
+    with raises_problem(key="--input", reason="the column 'word' is str"):
         write_predictions(predictor, str(tmp_path / "text.csv"), str(tmp_path / "out.csv"))
 
 
 def test_a_pickled_array_is_not_loaded(predictor, tmp_path):
     np.save(tmp_path / "in.npy", np.array([[1, "a", None, 2]], dtype=object), allow_pickle=True)
-    with pytest.raises(UsageError, match="Python objects, which are not loaded"):
+    with raises_problem(key="--input", reason="Python objects, which are not loaded"):
         write_predictions(predictor, str(tmp_path / "in.npy"), str(tmp_path / "out.csv"))
 
 
@@ -171,7 +175,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(predictor, tmp_path, monkeyp
     np.save(tmp_path / "in.npy", samples(2)[0])
     monkeypatch.setattr("everstep.storage._temporary_name", lambda path: path.with_name(f"draft-{path.name}"))
     (tmp_path / "draft-out.csv").symlink_to("/dev/full")
-    with pytest.raises(TrainingError, match="No space left") as error:
+    with raises_problem(TrainingError, key="--output", reason="No space left") as error:
         write_predictions(predictor, str(tmp_path / "in.npy"), str(tmp_path / "out.csv"))
     assert (error.value.key, error.value.received) == ("--output", str(tmp_path / "out.csv"))
     assert [path.name for path in tmp_path.iterdir()] == ["in.npy"]

@@ -6,6 +6,7 @@ from PIL import Image
 
 from everstep.data.tfrecord import TfExampleBuilder, write_tfrecords
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.trained.inputs import ImageFolder, RecordFiles, Spec
 
 RGB = Spec("image", (6, 4, 3), "float32")
@@ -31,7 +32,7 @@ def test_images_come_in_order_with_their_paths(tmp_path):
 
 def test_images_of_another_size_are_refused_or_resized(tmp_path):
     pictures(tmp_path, size=(8, 8))
-    with pytest.raises(UsageError, match=r"is 8x8, but the model takes float32\[6, 4, 3\]: .*--resize"):
+    with raises_problem(key="--input", reason=r"is 8x8, but the model takes float32\[6, 4, 3\]", remedy="--resize"):
         ImageFolder(tmp_path, [RGB])
     _, arrays = next(ImageFolder(tmp_path, [RGB], resize=True).batches(9))
     assert arrays[0].shape == (3, 6, 4, 3)
@@ -44,12 +45,12 @@ def test_greyscale_images(tmp_path):
 
 
 def test_folders_that_do_not_fit(tmp_path):
-    with pytest.raises(UsageError, match="contains no images"):
+    with raises_problem(key="--input", reason="contains no images"):
         ImageFolder(tmp_path, [RGB])
-    with pytest.raises(UsageError, match=r"the model takes x float32\[4\]"):
+    with raises_problem(key="--input", reason=r"the model takes x float32\[4\]"):
         ImageFolder(pictures(tmp_path), [Spec("x", (4,), "float32")])
     (tmp_path / "0.png").write_bytes(b"no image")
-    with pytest.raises(UsageError, match="is not an image"):
+    with raises_problem(key="--input", reason="is not an image"):
         ImageFolder(tmp_path, [RGB])
 
 
@@ -63,9 +64,9 @@ def test_records_of_numbers(tmp_path):
     np.testing.assert_array_equal(np.concatenate([arrays[0] for _, arrays in batches]), x)
     assert [name for ids, _ in batches for name in ids] == [f"n{i}" for i in range(6)]
     assert str(path).endswith("in.tfrecord")
-    with pytest.raises(UsageError, match=r"has 2 values of float32, but the model's input 'x' takes float32\[3\]"):
+    with raises_problem(key="--input", reason=r"has 2 values of float32, but the model's input 'x' takes float32\[3\]"):
         RecordFiles(tmp_path / "in.tfrecord", [Spec("x", (3,), "float32")])
-    with pytest.raises(UsageError, match=r"takes int32\[2\]"):
+    with raises_problem(key="--input", reason=r"takes int32\[2\]"):
         RecordFiles(tmp_path / "in.tfrecord", [Spec("x", (2,), "int32")])
 
 
@@ -103,7 +104,7 @@ def test_records_that_are_damaged(tmp_path):
     data = bytearray(path.read_bytes())
     data[-6] ^= 1
     path.write_bytes(data)
-    with pytest.raises(UsageError, match="is damaged, .* after 2 good records") as caught:
+    with raises_problem(key="--input", reason="is damaged, .* after 2 good records") as caught:
         list(RecordFiles(path, [Spec("x", (2,), "float32")]).batches(1))
     assert (caught.value.key, caught.value.received) == ("--input", str(path))
 
@@ -111,5 +112,5 @@ def test_records_that_are_damaged(tmp_path):
 def test_records_that_are_no_examples(tmp_path):
     path = tmp_path / "in.tfrecord"
     write_tfrecords(path, [b"\xff\xff\xff"])
-    with pytest.raises(UsageError, match=r"record 0 is not a tf.train.Example \(3 bytes\)"):
+    with raises_problem(key="--input", reason=r"record 0 is not a tf.train.Example \(3 bytes\)"):
         RecordFiles(path, [Spec("x", (2,), "float32")])

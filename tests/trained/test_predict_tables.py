@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.trained.inputs import Spec, open_input
 
 PAIR = [Spec("pair", (2,), "float32")]
@@ -31,14 +32,14 @@ def test_a_column_that_begins_with_whole_numbers(tmp_path):
 
 def test_a_fraction_for_an_integer_input_is_refused(tmp_path):
     (tmp_path / "in.csv").write_text("n\n" + "1234567\n" * MANY + "1.5\n")
-    with pytest.raises(UsageError, match=r"cannot be read: .*invalid value '1\.5'"):
+    with raises_problem(key="--input", reason=r"cannot be read: .*invalid value '1\.5'"):
         read(tmp_path / "in.csv", [Spec("n", (), "int32")])
 
 
 @pytest.mark.parametrize("value", [300, -1])
 def test_a_number_outside_the_type_is_refused(tmp_path, value):
     (tmp_path / "in.csv").write_text(f"n\n5\n{value}\n")
-    with pytest.raises(UsageError, match=rf"has values from .*{value}.* takes uint8\[\], from 0 to 255"):
+    with raises_problem(key="--input", reason=rf"has values from .*{value}.* takes uint8\[\], from 0 to 255"):
         read(tmp_path / "in.csv", [Spec("n", (), "uint8")])
 
 
@@ -75,7 +76,7 @@ def test_text_over_several_lines(tmp_path):
 )
 def test_tables_that_do_not_fit(tmp_path, text, message):
     (tmp_path / "in.csv").write_text(text)
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(key="--input", reason=message):
         read(tmp_path / "in.csv")
 
 
@@ -90,7 +91,7 @@ def test_columns_are_matched_to_inputs_by_name(tmp_path):
     ids, (left, right) = read(tmp_path / "in.parquet", [Spec("left", (2,), "float32"), Spec("right", (), "int32")])
     assert (ids, left.tolist(), right.tolist()) == ([7, 8], [[1, 2], [3, 4]], [0, 1])
     assert open_input(str(tmp_path / "in.parquet"), [Spec("left", (2,), "float32")]).count == 2
-    with pytest.raises(UsageError, match="has no column 'wrong', but left, right, more"):
+    with raises_problem(key="--input", reason="has no column 'wrong', but left, right, more"):
         read(tmp_path / "in.parquet", [Spec("left", (2,), "float32"), Spec("wrong", (), "int32")])
 
 

@@ -80,7 +80,7 @@ def test_one_batch_size_alone(command):
 # -- as a user runs them ---------------------------------------------------------------------------------------------
 
 
-def started(directory, *words):
+def started_process(directory, *words):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "everstep", *words, "--backend", keras.backend.backend()]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -98,7 +98,7 @@ def sizes_in(out):
 @pytest.mark.timeout(600)
 def test_the_largest_batch_that_fits(tmp_path):
     words = ["tune", "batch-size", "wide", "--import", "wide_experiments", "--start", "2048", "--memory", "2.5"]
-    child = started(tmp_path, *words)
+    child = started_process(tmp_path, *words)
     out, err = child.communicate(timeout=580)
     print(out)
     assert child.returncode == 0, err
@@ -120,7 +120,9 @@ def test_the_largest_batch_that_fits(tmp_path):
     ],
 )
 def test_other_errors_stop_the_search(tmp_path, trouble, code, message):
-    child = started(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments", f"task.trouble={trouble}")
+    child = started_process(
+        tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments", f"task.trouble={trouble}"
+    )
     _, err = child.communicate(timeout=300)
     assert child.returncode == code
     assert f"everstep: error: {message}" in err
@@ -130,7 +132,7 @@ def test_other_errors_stop_the_search(tmp_path, trouble, code, message):
 @pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_search_that_is_stopped_leaves_nothing_running(tmp_path, number, code):
-    child = started(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
+    child = started_process(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
     until = time.monotonic() + 300
     while not (tries := _children(child.pid)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -144,7 +146,7 @@ def test_a_search_that_is_stopped_leaves_nothing_running(tmp_path, number, code)
 
 @pytest.mark.full
 def test_a_search_that_is_killed_leaves_nothing_running(tmp_path):
-    child = started(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
+    child = started_process(tmp_path, "tune", "batch-size", "wide", "--import", "wide_experiments")
     until = time.monotonic() + 300
     while not (tries := _children(child.pid)) and time.monotonic() < until:
         time.sleep(0.1)

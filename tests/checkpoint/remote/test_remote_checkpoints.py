@@ -8,8 +8,8 @@ from tests.checkpoint.remote import remote_program
 
 from everstep.checkpoint import complete_checkpoints
 from everstep.cli.main import main
-from everstep.errors import UsageError
 from everstep.run.checkpoint_selection import choose
+from everstep.testing.problems import raises_problem
 from everstep.trained.finding import local_run
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,9 @@ def test_only_the_requested_steps_are_fetched(place, tmp_path, monkeypatch, caps
     url = place.url()
     remote_program.train(url)
     assert list(complete_checkpoints(Path(local_run(url), "checkpoints"))) == [12]
-    with pytest.raises(UsageError, match=rf"'{url}' has no step 5: there are: 4, 8, 12"):
+    with raises_problem(
+        key="--checkpoint", received="5", reason=f"'{url}' has no step 5", remedy="there are: 4, 8, 12"
+    ):
         local_run(url, "5")
     found = Path(local_run(url, "4,12"))
     assert list(complete_checkpoints(found / "checkpoints")) == [4, 12]

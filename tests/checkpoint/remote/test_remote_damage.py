@@ -8,6 +8,7 @@ from everstep.checkpoint import manifest
 from everstep.checkpoint.remote import local_view, run_copies
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.stores("file")
 
@@ -88,9 +89,8 @@ def test_an_incomplete_checkpoint_is_skipped_and_can_be_written_again(first, tmp
 
 def test_an_error_is_raised_if_every_checkpoint_is_incomplete(first, tmp_path, url):
     Store(url).delete(["checkpoints/20/meta", "checkpoints/10/state/d/array"])
-    with pytest.raises(TrainingError, match=r"checkpoints: all checkpoints are damaged: restore one") as error:
+    with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="are damaged", remedy="restore one"):
         another(tmp_path, url)
-    assert error.value.key == f"{url}/checkpoints"
 
 
 def test_a_local_manifest_that_is_damaged_does_not_remove_the_copy_in_the_store(first, tmp_path, url):
@@ -125,7 +125,7 @@ def test_a_damaged_file_of_a_finished_run_is_reported_at_the_first_attempt(first
     fetch, attempts = run_copies.fetch_files, []
     monkeypatch.setattr(run_copies, "fetch_files", lambda *args: (attempts.append(1), fetch(*args)))
     Store(url).put_bytes("history.csv", b"9,9\n")
-    with pytest.raises(TrainingError, match="history.csv is not as it was uploaded"):
+    with raises_problem(TrainingError, reason="history.csv is not as it was uploaded"):
         local_view(url)
     assert len(attempts) == 1
 

@@ -9,6 +9,7 @@ from everstep.checkpoint.remote import local_files
 from everstep.checkpoint.remote.store import Store
 from everstep.data.files import find_files
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -66,10 +67,10 @@ def test_record_files_are_read_from_a_store(place, tmp_path):
     files = find_files(f"{url}/train-*.tfrec", "task.train_data.input_path")
     assert [file.rpartition("/")[2] for file in files] == ["train-0.tfrec", "train-1.tfrec"]
     assert all(file.startswith(str(tmp_path)) for file in files)
-    with pytest.raises(UsageError, match="no file matches"):
+    with raises_problem(key="task.train_data.input_path", received=f"{url}/none-*", reason="no file matches"):
         find_files(f"{url}/none-*", "task.train_data.input_path")
     Store(url).put_bytes("empty.tfrec", b"")
-    with pytest.raises(UsageError, match=r"'gs://\S+/empty.tfrec', is empty"):
+    with raises_problem(key="task.train_data.input_path", received=f"{url}/empty.tfrec", reason="is empty"):
         find_files(f"{url}/empty.tfrec", "task.train_data.input_path")
 
 
@@ -108,6 +109,6 @@ def test_a_file_that_arrives_with_other_content_is_refused_and_not_kept(place, m
         target.write_bytes(b"wrong" * 100)
 
     monkeypatch.setattr(Store, "get", damaging)
-    with pytest.raises(UsageError, match=r"cannot be read: \S+data.bin did not arrive as the store has it"):
+    with raises_problem(key="input_path", received=f"{url}/data.bin", reason="did not arrive as the store has it"):
         local_files(f"{url}/data.bin")
     assert not list((tmp_path / "cache").rglob("*data.bin"))

@@ -16,6 +16,7 @@ from everstep.checkpoint.remote.lease import LEASE, HeldStore, Lease, LostLease
 from everstep.checkpoint.remote.mirror import Mirror, Uploader
 from everstep.checkpoint.remote.store import INCOMING, Store
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("file")]
 
@@ -127,7 +128,7 @@ def test_a_lease_that_this_process_holds_is_not_taken_over(place):
     held = Lease(store, ALIVE)
     held.acquire()
     held.keep()
-    with pytest.raises(UsageError, match="is being trained by process"):
+    with raises_problem(key=store.url, reason="is being trained by process"):
         Lease(store, 0.2).acquire()
     held.release()
 
@@ -141,7 +142,7 @@ def test_clocks_are_not_compared(place):
     with elsewhere():
         slow.acquire()
         slow.keep()
-        with pytest.raises(UsageError, match="is being trained by process"):
+        with raises_problem(key=store.url, reason="is being trained by process"):
             Lease(store, 0.2).acquire()
         slow.release()
 
@@ -167,7 +168,7 @@ def test_a_machine_that_stood_still_while_it_waited_does_not_take_over_a_lease_t
         held = Lease(store, ALIVE)
         held.acquire()
         held.keep()
-    with pytest.raises(UsageError, match="is being trained by process"):
+    with raises_problem(key=store.url, reason="is being trained by process"):
         Lease(store, 0.2).acquire()
     held.release()
 
@@ -176,7 +177,7 @@ def test_a_machine_that_stood_still_while_it_waited_does_not_take_over_a_lease_t
 
 
 @pytest.fixture
-def trained(place, request):
+def training_machine(place, request):
     """A machine that trains: its lease, and its mirror; a parameter sets the lease's interval."""
     url = place.url()
     lease = Lease(Store(url), getattr(request, "param", 0.2))
@@ -213,10 +214,10 @@ def refused(url):
     return False
 
 
-@pytest.mark.parametrize("trained", [ALIVE], indirect=True)
-def test_a_lease_is_kept_during_long_transfers(trained):
+@pytest.mark.parametrize("training_machine", [ALIVE], indirect=True)
+def test_a_lease_is_kept_during_long_transfers(training_machine):
     """A machine whose upload or download takes longer than three renewals is not taken for dead."""
-    lease, mirror = trained
+    lease, mirror = training_machine
     save(mirror.directory, 10)
     lease.keep()
     seen = []
@@ -238,22 +239,22 @@ def taken_over(url):
         )
 
 
-def test_a_machine_that_has_lost_its_lease_completes_no_checkpoint(trained):
-    check_no_marker(trained, "checkpoints/20/meta")
+def test_a_machine_that_has_lost_its_lease_completes_no_checkpoint(training_machine):
+    check_no_marker(training_machine, "checkpoints/20/meta")
 
 
-def test_a_machine_that_has_lost_its_lease_does_not_write_the_index(trained):
-    check_no_marker(trained, "history.csv")
+def test_a_machine_that_has_lost_its_lease_does_not_write_the_index(training_machine):
+    check_no_marker(training_machine, "history.csv")
 
 
 @pytest.mark.stores("gs")
-def test_a_machine_that_loses_its_lease_during_the_upload_of_a_manifest_does_not_complete_it(trained):
-    check_no_marker(trained, f"{INCOMING}/checkpoints/20/manifest.json")
+def test_a_machine_that_loses_its_lease_during_the_upload_of_a_manifest_does_not_complete_it(training_machine):
+    check_no_marker(training_machine, f"{INCOMING}/checkpoints/20/manifest.json")
 
 
-def check_no_marker(trained, at):
+def check_no_marker(training_machine, at):
     """Loses the lease before the object `at` is uploaded: no object that completes others may follow."""
-    _, mirror = trained
+    _, mirror = training_machine
     save(mirror.directory, 10)
     mirror.commit()
     save(mirror.directory, 20)
@@ -269,9 +270,9 @@ def check_no_marker(trained, at):
     assert indexes == [mirror.store.get_bytes(".everstep/index.json")]
 
 
-def test_a_machine_that_has_lost_its_lease_sends_no_more_objects(trained):
+def test_a_machine_that_has_lost_its_lease_sends_no_more_objects(training_machine):
     """Not even parts of an incomplete checkpoint, once a renewal was missed: the store belongs to another machine."""
-    lease, mirror = trained
+    lease, mirror = training_machine
     save(mirror.directory, 10)
     mirror.commit()
     taken_over(mirror.store.url)
@@ -285,8 +286,8 @@ def test_a_machine_that_has_lost_its_lease_sends_no_more_objects(trained):
     assert "history.csv" in mirror.store.listing()
 
 
-def test_a_lease_that_another_machine_took_and_released_is_lost(trained):
-    lease, mirror = trained
+def test_a_lease_that_another_machine_took_and_released_is_lost(training_machine):
+    lease, mirror = training_machine
     Store(mirror.store.url).delete([LEASE])
     save(mirror.directory, 10)
     with pytest.raises(LostLease, match="is gone: another process has trained there"):
@@ -294,8 +295,8 @@ def test_a_lease_that_another_machine_took_and_released_is_lost(trained):
     assert remote_steps(mirror.store.url) == []
 
 
-def test_nothing_is_written_after_the_release(trained):
-    lease, mirror = trained
+def test_nothing_is_written_after_the_release(training_machine):
+    lease, mirror = training_machine
     lease.release()
     with pytest.raises(LostLease, match="was released"):
         mirror.store.put("checkpoints/20/meta", mirror.directory / "run.json")

@@ -13,6 +13,7 @@ from everstep.checkpoint.manifest import Base
 from everstep.checkpoint.orbax import OrbaxCheckpointer
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -88,10 +89,10 @@ def test_a_damaged_checkpoint_is_skipped_and_the_one_before_it_used(first, tmp_p
 def test_no_start_from_scratch_if_all_checkpoints_are_damaged(first, tmp_path, url, caplog):
     first.mirror.commit()
     Store(url).put_bytes("checkpoints/10/meta", b"{}")
-    with pytest.raises(TrainingError, match="/checkpoints: all checkpoints are damaged"):
+    with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="all checkpoints are damaged"):
         another(tmp_path, url)
     Store(url).put_bytes("checkpoints/10/manifest.json", b"{")
-    with pytest.raises(TrainingError, match="/checkpoints: all checkpoints are damaged"):
+    with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="all checkpoints are damaged"):
         another(tmp_path, url)
 
 
@@ -99,7 +100,7 @@ def test_no_start_from_scratch_if_all_checkpoints_are_damaged(first, tmp_path, u
 def test_a_damaged_file_is_reported(first, tmp_path, url):
     first.mirror.commit()
     Store(url).put_bytes("history.csv", b"step,loss\n9,9\n")
-    with pytest.raises(TrainingError, match=r"history.csv is not as it was uploaded.*remove it"):
+    with raises_problem(TrainingError, reason="history.csv is not as it was uploaded", remedy="remove it"):
         another(tmp_path, url)
     Store(url).delete(["history.csv"])
     assert another(tmp_path, url, "third").steps() == [10]

@@ -12,6 +12,7 @@ from everstep.checkpoint.remote.lease import LEASE, Lease
 from everstep.checkpoint.remote.mirror import Uploader
 from everstep.checkpoint.remote.store import Store, StoreError
 from everstep.errors import TrainingError, UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def test_a_local_directory_is_yielded_unchanged(tmp_path):
 def test_a_store_that_is_unreachable_at_the_start_is_a_usage_error(place, tmp_path, monkeypatch):
     monkeypatch.setenv("EVERSTEP_STORE_TIMEOUT", "0.5")
     place.network.fault = "refuse"
-    with pytest.raises(UsageError, match=r"^cannot \w+ \S+://.*: check the URL, the network") as error:
+    with raises_problem(reason=r"^cannot \w+ \S+://", remedy="check the URL, the network") as error:
         working_copy(place.url()).__enter__()
     assert "\n" not in str(error.value)
     assert not any(path.is_dir() for path in (tmp_path / "cache" / "runs").iterdir())
@@ -127,8 +128,8 @@ def test_pauses_between_retries_grow_only_while_nothing_arrives(place, tmp_path,
 def test_a_store_that_is_unreachable_at_the_end_fails_the_run_and_the_next_attempt_uploads_it(place, monkeypatch):
     monkeypatch.setenv("EVERSTEP_UPLOAD_PATIENCE", "0.5")
     url = place.url()
-    incomplete = r"does not have all of the run: cannot .*the same command"
-    with pytest.raises(TrainingError, match=incomplete), working_copy(url) as directory:  # noqa: PT012
+    incomplete = {"key": url, "reason": "does not have all of the run: cannot", "remedy": "the same command"}
+    with raises_problem(TrainingError, **incomplete), working_copy(url) as directory:
         begin(directory)
         until(lambda: remote_steps(url) == [10])
         place.network.fault = "refuse"
@@ -169,7 +170,7 @@ def test_a_run_that_a_signal_stops_uploads_its_last_state_within_the_grace_time(
 @pytest.mark.stores("memory")
 def test_a_run_that_never_started_leaves_nothing_in_the_store(place):
     url = place.url()
-    with pytest.raises(UsageError, match="bad request"), working_copy(url) as directory:  # noqa: PT012
+    with raises_problem(reason="bad request"), working_copy(url) as directory:
         begin(directory, step=0)
         until(lambda: remote_steps(url) == [0])
         shutil.rmtree(directory)  # as run_experiment does with a directory that it created in vain
@@ -182,11 +183,11 @@ def test_a_second_machine_is_refused_with_the_name_of_the_first(place, tmp_path,
     url = place.url()
     with working_copy(url) as directory:
         begin(directory)
-        with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
+        with raises_problem(key=url, reason=r"is being trained by process \d+ on host \S+", remedy="wait"):
             working_copy(url).__enter__()
         monkeypatch.setattr("everstep.liveness.socket.gethostname", lambda: "elsewhere")
         monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
-        with pytest.raises(UsageError, match=r"is being trained by process \d+ on host \S+: wait"):
+        with raises_problem(key=url, reason=r"is being trained by process \d+ on host \S+", remedy="wait"):
             working_copy(url).__enter__()
 
 
@@ -209,7 +210,7 @@ def test_readers_have_their_own_copy(place, tmp_path):
         assert {path.name for path in seen.iterdir()} == {"mine.html", "run.json", "history.csv", "checkpoints"}
         assert steps(seen / "checkpoints") == [20]
     assert [found for found, _ in local_runs(url.rpartition("/")[0]) if found == url] == [url]
-    with pytest.raises(UsageError, match="there is no run at"):
+    with raises_problem(key="run", reason="there is no run at"):
         local_view(f"{url}-not")
 
 
@@ -251,11 +252,11 @@ def test_a_folder_is_published(place, tmp_path, monkeypatch):
     assert Store(url).get_bytes("deep/weights") == b"w" * 100
     publish(model / "saved_model.pb", f"{url}/copy")
     monkeypatch.setenv("EVERSTEP_UPLOAD_PATIENCE", "0.1")
-    with failing_at("deep/"), pytest.raises(TrainingError, match=r": was not written: .*: run the same command again"):
+    with failing_at("deep/"), raises_problem(TrainingError, key=url, reason="was not written", remedy="same command"):
         publish(model, url)
     assert sorted(Store(url).listing()) == ["copy", "deep/weights"]
     (model / "deep" / "weights").rename(model / "deep" / "other")
     publish(model, url)
     assert sorted(Store(url).listing()) == ["deep/other", "saved_model.pb"]
-    with pytest.raises(UsageError, match="there is no such file or folder"):
+    with raises_problem(key="source", reason="there is no such file or folder"):
         publish(tmp_path / "nothing", url)

@@ -16,8 +16,8 @@ import everstep
 from everstep.catalog import Catalog
 from everstep.data import TfExampleBuilder, write_tfrecords
 from everstep.data.images import ImageDataConfig, ImageSource, ImageStream
-from everstep.errors import UsageError
 from everstep.evaluation.display import shown
+from everstep.testing.problems import raises_problem
 from everstep.trained.inputs import ImageFolder, RecordFiles, Spec, open_input
 
 HEIGHT, WIDTH = 30, 20  # upright
@@ -84,7 +84,7 @@ def test_everybody_sees_an_image_upright(folder, read):
 @pytest.mark.parametrize("read", IMAGE_READERS)
 def test_nobody_decodes_a_small_file_of_too_many_pixels(folder, read, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", HEIGHT * WIDTH - 1)  # Pillow itself only warns below twice as many
-    with pytest.raises(UsageError, match="is too large: .* pixels"):
+    with raises_problem(reason="is too large: .* pixels"):
         read(folder)
 
 
@@ -92,7 +92,7 @@ def test_nobody_decodes_a_small_file_of_too_many_pixels(folder, read, monkeypatc
 def test_nobody_starts_a_program_for_an_image(folder, read):
     """Pillow would hand this to Ghostscript."""
     (folder / "cat" / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 30\n%%EndComments\n")
-    with pytest.raises(UsageError, match="is not an image in a known format"):
+    with raises_problem(reason="is not an image in a known format"):
         read(folder)
 
 
@@ -118,7 +118,7 @@ def predicted_on_table(path):
 
 @pytest.mark.parametrize("read", [catalogued_table, predicted_on_table])
 def test_everybody_verifies_the_checksums_of_parquet_files(tmp_path, read):
-    with pytest.raises(UsageError, match="CRC checksum verification failed"):
+    with raises_problem(reason="CRC checksum verification failed"):
         read(tables(tmp_path))
 
 

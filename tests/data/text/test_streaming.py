@@ -24,7 +24,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "_LEAST_ROWS", 4)
 
 
-def make(repeat=False, texts=TEXTS, length=32, **options):
+def streamed_text(repeat=False, texts=TEXTS, length=32, **options):
     defaults = {"global_batch_size": 3, "is_training": True, "seed": 5, "drop_remainder": False}
     config = TextDataConfig(dataset="mine", streaming=True, repeat=repeat, **{**defaults, **options})
     config.validate()
@@ -42,25 +42,25 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 def test_contract(check, kind):
-    check(lambda repeat: make(repeat, **KINDS[kind]))
+    check(lambda repeat: streamed_text(repeat, **KINDS[kind]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_token_once(kind):
-    batches = list(make(**KINDS[kind]))
+    batches = list(streamed_text(**KINDS[kind]))
     assert sum(int((labels != IGNORED).sum()) for _, labels in batches) == sum(map(len, TEXTS))
     tokens = np.concatenate([inputs["token_ids"][inputs["segment_ids"] > 0] for inputs, _ in batches])
     assert np.array_equal(np.sort(tokens), np.sort(np.concatenate(ByteTokenizer().encode(TEXTS))))
 
 
 def test_epochs_are_shuffled_differently():
-    stream = make(True, shuffle_buffer_size=17, packing=False)
+    stream = streamed_text(True, shuffle_buffer_size=17, packing=False)
     orders = [[next(stream)[0]["token_ids"].tobytes() for _ in range(6)] for _ in range(2)]
     assert orders[0] != orders[1]
 
 
 def test_the_log_says_that_a_stream_is_not_checked():
-    assert "streamed" in make().why_not_exact
+    assert "streamed" in streamed_text().why_not_exact
 
 
 def test_a_folder_of_files(tmp_path):
@@ -74,7 +74,7 @@ def test_a_folder_of_files(tmp_path):
 
 def test_bad_rows_are_named():
     with pytest.raises(UsageError) as caught:
-        list(make(texts=["short"] * 6 + ["x" * 50], shuffle_buffer_size=0))
+        list(streamed_text(texts=["short"] * 6 + ["x" * 50], shuffle_buffer_size=0))
     assert (caught.value.key, caught.value.origin) == ("dataset", "mine, row 6")
 
 

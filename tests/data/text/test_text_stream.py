@@ -31,7 +31,7 @@ def write(tmp_path):
     return write
 
 
-def make(path, repeat=False, inputs=None, context=32, vocabulary=None, **options):
+def text_batches(path, repeat=False, inputs=None, context=32, vocabulary=None, **options):
     defaults = {"global_batch_size": 3, "is_training": True, "seed": 5, "tokenizer": "bytes", "drop_remainder": False}
     config = TextDataConfig(repeat=repeat, **{"input_path": path, **defaults, **options})
     config.validate()
@@ -49,13 +49,13 @@ def decoded(stream):
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_batches_are_the_texts(write, packing):
-    stream = make(write(TEXTS), packing=packing, inputs=PACKED)
+    stream = text_batches(write(TEXTS), packing=packing, inputs=PACKED)
     assert sorted(decoded(stream)) == sorted(TEXTS)
     assert stream.notes[0] == f"14 documents, {sum(map(len, TEXTS)) + 14:,} tokens"
 
 
 def test_labels_are_the_next_bytes_and_the_end(write):
-    (inputs, labels), *_ = make(write(["abc"]), global_batch_size=1, context=5)
+    (inputs, labels), *_ = text_batches(write(["abc"]), global_batch_size=1, context=5)
     assert inputs["token_ids"].tolist() == [[97, 98, 99, 257, 257]]
     assert labels.tolist() == [[98, 99, 256, IGNORED, IGNORED]]
     assert inputs["padding_mask"].tolist() == [[True, True, True, False, False]]
@@ -63,7 +63,7 @@ def test_labels_are_the_next_bytes_and_the_end(write):
 
 
 def test_tokens_alone(write):
-    (tokens, labels), *_ = make(write(["abc"]), global_batch_size=1, context=3, inputs="token_ids")
+    (tokens, labels), *_ = text_batches(write(["abc"]), global_batch_size=1, context=3, inputs="token_ids")
     assert tokens.tolist() == [[97, 98, 99]]
     assert labels.tolist() == [[98, 99, 256]]
 
@@ -82,7 +82,7 @@ KINDS = {
 @pytest.mark.parametrize("check", streams.CHECKS, ids=lambda check: check.__name__)
 def test_contract(write, check, kind):
     path = write(TEXTS)
-    check(lambda repeat: make(path, repeat, **KINDS[kind]))
+    check(lambda repeat: text_batches(path, repeat, **KINDS[kind]))
 
 
 def write_parquet(folder):
@@ -131,9 +131,9 @@ def test_every_source_gives_the_batches_of_json_lines_and_resumes_exactly(tmp_pa
     path = SOURCES[kind](tmp_path)
 
     def factory(repeat):
-        return make(path, repeat, packing=True, documents="paragraph")
+        return text_batches(path, repeat, packing=True, documents="paragraph")
 
-    expected = list(make(write(TEXTS), packing=True))
+    expected = list(text_batches(write(TEXTS), packing=True))
     if kind == "text":  # the last paragraph of a file ends with a newline
         assert len(list(factory(False))) == len(expected)
     else:
@@ -145,32 +145,32 @@ def test_every_source_gives_the_batches_of_json_lines_and_resumes_exactly(tmp_pa
 
 def test_tokens_are_made_once(write, tmp_path, monkeypatch):
     path = write(TEXTS)
-    first = list(make(path))
+    first = list(text_batches(path))
     monkeypatch.setattr(ByteTokenizer, "encode", lambda self, texts: pytest.fail("tokenized again"))
-    assert all(streams.same_batch(a, b) for a, b in zip(first, make(path), strict=True))
+    assert all(streams.same_batch(a, b) for a, b in zip(first, text_batches(path), strict=True))
 
 
 def test_changed_file_is_tokenized_again(write):
     path = write(TEXTS)
-    list(make(path))
+    list(text_batches(path))
     write(TEXTS[::-1] + ["new"])
-    assert "new" in decoded(make(path, inputs=PACKED))
+    assert "new" in decoded(text_batches(path, inputs=PACKED))
 
 
 def test_prompts_do_not_count(write):
     path = write([{"q": "ab", "a": "cd"}])
     options = {"prompt_column": "q", "completion_column": "a", "global_batch_size": 1, "context": 4}
-    (inputs, labels), *_ = make(path, **options)
+    (inputs, labels), *_ = text_batches(path, **options)
     assert inputs["token_ids"].tolist() == [[97, 98, 99, 100]]
     assert labels.tolist() == [[IGNORED, 99, 100, 256]]
-    (_, labels), *_ = make(path, **options, loss_on="all")
+    (_, labels), *_ = text_batches(path, **options, loss_on="all")
     assert labels.tolist() == [[98, 99, 100, 256]]
 
 
 def test_only_the_assistant_counts(write):
     chat = [("user", "Hi"), ("assistant", "Hello"), ("user", "Bye"), ("assistant", "Ciao")]
     path = write([{"chat": [{"role": role, "content": text} for role, text in chat]}])
-    (inputs, labels), *_ = make(path, messages_column="chat", global_batch_size=1, context=128)
+    (inputs, labels), *_ = text_batches(path, messages_column="chat", global_batch_size=1, context=128)
     tokens = inputs["token_ids"][0]
     learned = [label for label in labels[0].tolist() if label != IGNORED]
     assert ByteTokenizer().decode(learned) == "HelloCiao"
@@ -180,7 +180,7 @@ def test_only_the_assistant_counts(write):
 
 def refused(*args, **options):
     with pytest.raises(UsageError) as caught:
-        make(*args, **options)
+        text_batches(*args, **options)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -191,18 +191,18 @@ def test_long_texts_are_refused_split_or_cut_and_the_log_says_so(write):
     assert (error.key, error.origin.rpartition(",")[2]) == ("input_path", " line 2")
     assert error.reason == "has 21 tokens, but a row takes 9; 2 of 3 documents are too long"
 
-    split = make(path, context=8, long_texts="split", inputs=PACKED)
+    split = text_batches(path, context=8, long_texts="split", inputs=PACKED)
     assert "2 documents of more than 9 tokens are split" in split.notes
     assert sum((labels != IGNORED).sum() for _, labels in split) == 5 + 20 + 30
 
-    truncated = make(path, context=8, long_texts="truncate", inputs=PACKED)
+    truncated = text_batches(path, context=8, long_texts="truncate", inputs=PACKED)
     assert "2 documents of more than 9 tokens are cut off: 34 tokens are not used" in truncated.notes
     assert sorted(decoded(truncated)) == ["a" * 8, "b" * 8, "short"]
 
 
 def test_empty_texts_are_counted_or_refused(write):
     path = write(["one", "", "two", ""])
-    stream = make(path, add_end=False, inputs=PACKED)
+    stream = text_batches(path, add_end=False, inputs=PACKED)
     assert any(note.startswith("2 documents with nothing to predict are skipped") for note in stream.notes)
     assert any("line 2" in note for note in stream.notes)
     error = refused(path, empty_texts="refuse")
@@ -262,7 +262,7 @@ def test_fewer_rows_than_a_batch(write):
 
 
 def test_tokens_need_two_bytes_each(write, tmp_path):
-    make(write(TEXTS))
+    text_batches(write(TEXTS))
     (file,) = (tmp_path / "cache").rglob("tokens.bin")
     assert file.stat().st_size == 2 * (sum(map(len, TEXTS)) + len(TEXTS))
     assert np.fromfile(file, np.uint16)[len(TEXTS[0])] == 256

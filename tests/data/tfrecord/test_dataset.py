@@ -14,7 +14,9 @@ from everstep.checkpoint.remote import publish
 from everstep.checkpoint.remote.store import Store
 from everstep.data.formats.tfrecord import frames
 from everstep.data.tfrecord import get_labels, get_tfrecord_dataset, get_train_ds, get_valid_ds, inspect, write_arrays
+from everstep.data.tfrecord.sources import NoRecordFiles
 from everstep.errors import NOTHING, UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -72,9 +74,9 @@ def test_labels_of_a_dataset_and_of_a_subset(folder, tmp_path):
     assert get_labels(tmp_path / "whole") == (3, ["a", "b", "c"])
     assert get_labels(tmp_path / "whole", 10) == (1, ["a"])
     (tmp_path / "whole" / "labels.txt").write_text("a\nb\na\n")
-    with pytest.raises(UsageError, match="names the class 'a' twice"):
+    with raises_problem(key="dataset", reason="names the class 'a' twice"):
         get_labels(tmp_path / "whole")
-    with pytest.raises(FileNotFoundError, match="has no labels.txt"):
+    with raises_problem(NoRecordFiles, key="dataset", reason="has no labels.txt"):
         get_labels(tmp_path)
 
 
@@ -224,7 +226,7 @@ def test_samples_that_cannot_be_batched(folder):
     def ragged(example):
         return tf.zeros([READ(example=example)[0]["number"] % 2]), 0
 
-    with pytest.raises(UsageError, match="read, but cannot be batched"):
+    with raises_problem(reason="read, but cannot be batched"):
         list(get_train_ds(folder, ragged, 5))
 
 
@@ -258,7 +260,7 @@ def test_a_damaged_length(damaged):
     folder, path = damaged
     frame = frames(path)[20]
     flip(path, frame.offset)
-    with pytest.raises(UsageError, match=f"at byte {frame.offset}: the length of a record is damaged"):
+    with raises_problem(key="dataset", reason=f"at byte {frame.offset}: the length of a record is damaged"):
         get_train_ds(folder, READ, 1)
     assert len(get_train_ds(folder, READ, 1, on_corrupt="skip")) == TRAIN - 6
 
@@ -267,12 +269,12 @@ def test_truncated_and_compressed_files(damaged):
     folder, path = damaged
     data = path.read_bytes()
     path.write_bytes(data[:-7])
-    with pytest.raises(UsageError, match=r"the file ends inside a record.*on_corrupt='skip'"):
+    with raises_problem(key="dataset", reason="the file ends inside a record", remedy="on_corrupt='skip'"):
         get_train_ds(folder, READ, 1)
     path.write_bytes(b"\x1f\x8b" + struct.pack("<QQ", 1, 2))
-    with pytest.raises(UsageError, match="at byte 0.*it is a gzip file: specify compression='GZIP'"):
+    with raises_problem(key="dataset", reason="at byte 0.*it is a gzip file: specify compression='GZIP'"):
         get_train_ds(folder, READ, 1)
-    with pytest.raises(UsageError, match="has no whole record"):
+    with raises_problem(key="dataset", reason="has no whole record"):
         get_train_ds(folder, READ, 1, on_corrupt="skip")
 
 
@@ -281,7 +283,7 @@ def test_files_that_change_during_reading(damaged):
     stream = get_train_ds(folder, READ, 1)
     data = path.read_bytes()
     path.write_bytes(data[: frames(path)[5].offset])
-    with pytest.raises(UsageError, match="record files have changed: they had 103 records"):
+    with raises_problem(key="dataset", reason="record files have changed: they had 103 records"):
         list(stream)
 
 
@@ -298,19 +300,17 @@ def test_records_in_a_store(folder, monkeypatch, tmp_path):
     assert get_train_ds(url, READ, 5).facts == get_train_ds(folder, READ, 5).facts
     publish(folder / "train-00000-of-00004.tfrec", f"{url}-subset-10/train-0.tfrec")
     assert len(get_train_ds(url, READ, 1, 10)) == 26
-    with pytest.raises(
-        FileNotFoundError, match=r"^dataset: received 'memory://records/none', there is no such folder$"
-    ):
+    with raises_problem(NoRecordFiles, key="dataset", received="memory://records/none", reason="no such folder"):
         get_train_ds("memory://records/none", READ, 5)
     data = bytearray((folder / "train-00000-of-00004.tfrec").read_bytes())
     data[frames(folder / "train-00000-of-00004.tfrec")[2].data + 5] ^= 1
     Store("memory://records/bad").put_bytes("train-0.tfrec", bytes(data))
-    with pytest.raises(UsageError, match=r"at byte \d+, after 2 good records") as refused:
+    with raises_problem(key="dataset", reason=r"at byte \d+, after 2 good records") as refused:
         list(get_train_ds("memory://records/bad", READ, 1))
     assert refused.value.received == "memory://records/bad/train-0.tfrec"
     assert len(get_train_ds("memory://records/bad", READ, 1, on_corrupt="skip")) == 25
     found = inspect(["memory://records/bad"])
     assert [(name, count) for name, count, _ in found.files] == [("memory://records/bad/train-0.tfrec", 25)]
     assert found.damages[0].file == "memory://records/bad/train-0.tfrec"
-    with pytest.raises(FileNotFoundError, match="there is no record file"):
+    with raises_problem(NoRecordFiles, reason="there is no record file"):
         inspect(["memory://records/none"])

@@ -116,7 +116,7 @@ class Deadly(callbacks.Callback):
         self.die_at("stopped")
 
 
-def made():
+def dropout_classifier():
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [keras.Input((4,)), layers.Dense(16, "tanh"), layers.Dropout(0.2), layers.Dense(3, "softmax")]
@@ -125,9 +125,9 @@ def made():
     return model
 
 
-def trained(model_dir, at="", every_batch=False, more=(), validation_data=TEST, data=DATA, **kwargs):
+def outcome_of_fit(model_dir, at="", every_batch=False, more=(), validation_data=TEST, data=DATA, **kwargs):
     """Trains to the end, and returns everything that a resumed run could get wrong."""
-    model, monitor = made(), "loss" if validation_data is None else "val_loss"
+    model, monitor = dropout_classifier(), "loss" if validation_data is None else "val_loss"
     watching = [
         callbacks.CSVLogger(Path(model_dir).parent / "log.csv"),
         callbacks.ReduceLROnPlateau(monitor, patience=1, factor=0.7, min_delta=0.01, cooldown=2),
@@ -280,7 +280,7 @@ class AsksAtBatches(Asks):
 def main(model_dir, at):
     with cutting(at, killed=True), pytest.MonkeyPatch.context() as patch:
         patch.setattr("everstep.run.exporting.export_all", lambda *args: Deadly(at).die_at("finished"))
-        print(json.dumps(trained(model_dir, at)))
+        print(json.dumps(outcome_of_fit(model_dir, at)))
 
 
 if __name__ == "__main__":

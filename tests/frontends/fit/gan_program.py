@@ -85,7 +85,7 @@ class GAN(keras.Model):
         return loss
 
 
-def made(noisy=False, rate=1e-2):
+def compiled_gan(noisy=False, rate=1e-2):
     keras.utils.set_random_seed(0)
     model = GAN(noisy)
     model.built = True
@@ -100,8 +100,8 @@ def digest(model):
     return hashlib.sha256(b"".join(ops.convert_to_numpy(v).tobytes() for v in variables)).hexdigest()
 
 
-def trained(directory, epochs=4, callbacks=()):
-    model = made(noisy=True)
+def fit_gan(directory, epochs=4, callbacks=()):
+    model = compiled_gan(noisy=True)
     kept = {"model_dir": directory, "callbacks": list(callbacks)}
     history = es.fit(model, X, batch_size=8, epochs=epochs, verbose=0, **kept)
     return digest(model), history.history
@@ -118,4 +118,4 @@ class Killed(keras.callbacks.Callback):
 
 
 if __name__ == "__main__":
-    trained(sys.argv[1], callbacks=[Killed(int(sys.argv[2]))])
+    fit_gan(sys.argv[1], callbacks=[Killed(int(sys.argv[2]))])

@@ -12,14 +12,15 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_program import Cut, cutting, trained
+from fit_program import Cut, cutting, outcome_of_fit
 from fit_program import X as SAMPLES
 from fit_program import Y as LABELS
 from keras import callbacks, layers
 
 import everstep as es
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import BadDataError
 from everstep.loop.schedule import UNKNOWN_END, EpochSchedule
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_export")]
 
@@ -111,7 +112,7 @@ def of_torch():
     return torch.utils.data.DataLoader(Samples(), batch_size=SIZE)
 
 
-def made():
+def linear_model():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -120,7 +121,7 @@ def made():
 
 def outcome(fit, *args, watched=True, **kwargs):
     """Returns steps of each epoch, losses, weights and how often a warning was given that the data ran out."""
-    model, count = made(), Count()
+    model, count = linear_model(), Count()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         history = fit(model, *args, verbose=0, callbacks=[count] if watched else [], **kwargs)
@@ -194,7 +195,7 @@ def test_validation_steps_that_do_not_fit(steps):
     for fit, seen in ((keras.Model.fit, theirs), (es.fit, ours)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            history = fit(made(), X, Y, validation_data=(X, Y), verbose=0, **given)
+            history = fit(linear_model(), X, Y, validation_data=(X, Y), verbose=0, **given)
         seen += [history.history["val_loss"], sum("ran out of data" in str(one.message) for one in caught)]
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-5)
     assert ours[1] == theirs[1]
@@ -210,7 +211,7 @@ def test_batch_hooks_of_several_steps_and_unknown_length():
             def on_train_batch_end(self, batch, logs=None):
                 seen.append(batch)
 
-        model = made()
+        model = linear_model()
         model.compile("sgd", "mse", steps_per_execution=4)
         fit(model, data, epochs=2, verbose=0, callbacks=[Sees()])
         return seen
@@ -233,7 +234,13 @@ def test_validation_reads_a_generator_on():
             yield X[:SIZE], Y[:SIZE]
 
     history = es.fit(
-        made(), endless(), steps_per_epoch=2, epochs=3, validation_data=numbered(), validation_steps=4, verbose=0
+        linear_model(),
+        endless(),
+        steps_per_epoch=2,
+        epochs=3,
+        validation_data=numbered(),
+        validation_steps=4,
+        verbose=0,
     )
     assert len(history.history["val_loss"]) == 3
     assert seen == list(range(12))
@@ -243,16 +250,17 @@ def test_data_without_end_is_refused():
     import tensorflow as tf
 
     data = of_tensorflow().repeat()
-    for message, given in {
-        "steps_per_epoch: the data has no end": {"x": data},
-        "validation_steps: the validation data has no end": {"x": X, "y": Y, "validation_data": data},
-        "validation_data: a generator can be read only once, but there are 2 evaluations": {
-            **{"x": X, "y": Y, "epochs": 2},
-            "validation_data": generated(),
-        },
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            es.fit(made(), **given, verbose=0)
+    for key, reason, given in (
+        ("steps_per_epoch", "the data has no end", {"x": data}),
+        ("validation_steps", "the validation data has no end", {"x": X, "y": Y, "validation_data": data}),
+        (
+            "validation_data",
+            "a generator can be read only once, but there are 2 evaluations",
+            {"x": X, "y": Y, "epochs": 2, "validation_data": generated()},
+        ),
+    ):
+        with raises_problem(key=key, reason=reason):
+            es.fit(linear_model(), **given, verbose=0)
     assert isinstance(data, tf.data.Dataset)
 
 
@@ -282,19 +290,19 @@ def test_cut_anywhere_and_resumed(tmp_path, given, cuts):
     """In the first epoch, at its last step, when the length is not known yet, and later: the same bits."""
     given = {"data": batches, "every_batch": True, **given}
     with cutting("nowhere"):
-        wanted = trained(tmp_path / "whole" / "run", **given)
+        wanted = outcome_of_fit(tmp_path / "whole" / "run", **given)
     for at in cuts:
         with cutting(at), pytest.raises(Cut):
-            trained(tmp_path / "cut" / "run", **given)
+            outcome_of_fit(tmp_path / "cut" / "run", **given)
     with cutting("nowhere"):
-        assert trained(tmp_path / "cut" / "run", **given) == wanted
+        assert outcome_of_fit(tmp_path / "cut" / "run", **given) == wanted
 
 
 PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[3])
 import keras
-from test_epoch_lengths import made, generated, SIZE
+from test_epoch_lengths import linear_model, generated, SIZE
 import everstep as es
 
 class Dies(keras.callbacks.Callback):
@@ -302,7 +310,7 @@ class Dies(keras.callbacks.Callback):
         if int(self.model.optimizer.iterations) == int(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-es.fit(made(), generated, epochs=3, steps_per_epoch=4, callbacks=[Dies()], model_dir=sys.argv[1], verbose=0)
+es.fit(linear_model(), generated, epochs=3, steps_per_epoch=4, callbacks=[Dies()], model_dir=sys.argv[1], verbose=0)
 """
 
 
@@ -326,12 +334,12 @@ def test_killed_and_resumed(tmp_path):
 
 
 def test_a_generator_with_a_directory_says_what_a_resume_needs(tmp_path, capfd):
-    history = es.fit(made(), generated(), model_dir=tmp_path / "run", verbose=1)
+    history = es.fit(linear_model(), generated(), model_dir=tmp_path / "run", verbose=1)
     assert "the train data does not resume exactly" in capfd.readouterr().err
     assert len(history.epoch) == 1
-    again = es.fit(made(), generated(), model_dir=tmp_path / "run", verbose=0)  # nothing is left to train
+    again = es.fit(linear_model(), generated(), model_dir=tmp_path / "run", verbose=0)  # nothing is left to train
     assert again.history == history.history
-    with pytest.raises((UsageError, TrainingError), match="pass the function that returns it"):
-        es.fit(made(), generated(), epochs=2, model_dir=tmp_path / "run", verbose=0)
-    more = es.fit(made(), generated, epochs=2, model_dir=tmp_path / "run", verbose=0)
+    with raises_problem(BadDataError, remedy="pass the function that returns it"):
+        es.fit(linear_model(), generated(), epochs=2, model_dir=tmp_path / "run", verbose=0)
+    more = es.fit(linear_model(), generated, epochs=2, model_dir=tmp_path / "run", verbose=0)
     assert more.epoch == [0, 1]

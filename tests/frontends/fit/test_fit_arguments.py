@@ -16,7 +16,7 @@ TEST = X[:16], Y[:16]
 WEIGHT = np.linspace(0.1, 2, 48).astype("float32")
 
 
-def made():
+def dense_classifier():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
     loss = "sparse_categorical_crossentropy"
@@ -52,7 +52,7 @@ def made():
 )
 def test_same_history(given):
     given = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0, **given}
-    model, twin = made(), made()
+    model, twin = dense_classifier(), dense_classifier()
     wanted, found = model.fit(X, Y, **given), es.fit(twin, X, Y, **given)
     assert isinstance(found, callbacks.History)
     assert (found.epoch, found.params, found.model) == (wanted.epoch, wanted.params, twin)
@@ -92,15 +92,17 @@ def test_tables_and_tensors():
     pandas = pytest.importorskip("pandas")
     tables = pandas.DataFrame(X), pandas.Series(Y)
     tensors = keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(Y)
-    wanted = made().fit(*tables, shuffle=False, verbose=0).history["loss"]
+    wanted = dense_classifier().fit(*tables, shuffle=False, verbose=0).history["loss"]
     for x, y in (tables, tensors):
-        assert es.fit(made(), x, y, shuffle=False, verbose=0).history["loss"] == pytest.approx(wanted, rel=1e-5)
+        assert es.fit(dense_classifier(), x, y, shuffle=False, verbose=0).history["loss"] == pytest.approx(
+            wanted, rel=1e-5
+        )
 
 
 @pytest.mark.full
 def test_epochs_after_others_are_those_of_one_run():
     """Two calls, the second from `initial_epoch` on, see the samples in the order of one call."""
-    one, two = made(), made()
+    one, two = dense_classifier(), dense_classifier()
     es.fit(one, X, Y, 8, epochs=3, verbose=0, seed=0)
     es.fit(two, X, Y, 8, epochs=1, verbose=0, seed=0)
     es.fit(two, X, Y, 8, epochs=3, initial_epoch=1, verbose=0, seed=0)
@@ -111,17 +113,17 @@ def test_resumed_run_knows_its_epoch(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("everstep.run.exporting.export_all", lambda *args: [])
     given = {"batch_size": 8, "model_dir": tmp_path / "run", "verbose": 0, "validation_data": TEST}
     given |= {"validation_freq": 2}
-    first = es.fit(made(), X, Y, epochs=4, initial_epoch=2, **given)
-    found = es.fit(made(), X, Y, epochs=6, initial_epoch=5, **given)
+    first = es.fit(dense_classifier(), X, Y, epochs=4, initial_epoch=2, **given)
+    found = es.fit(dense_classifier(), X, Y, epochs=6, initial_epoch=5, **given)
     assert (first.epoch, found.epoch) == ([2, 3], [2, 3, 4, 5])
     assert [len(found.history[name]) for name in ("loss", "val_loss")] == [4, 2]
-    again = es.fit(made(), X, Y, epochs=6, **given)
+    again = es.fit(dense_classifier(), X, Y, epochs=6, **given)
     assert (again.epoch, again.history) == (found.epoch, found.history)
     assert capsys.readouterr() == ("", "")  # verbose=0
 
 
 def test_a_line_per_epoch(capsys):
-    es.fit(made(), X, Y, epochs=2, verbose=2, validation_split=0.5)
+    es.fit(dense_classifier(), X, Y, epochs=2, verbose=2, validation_split=0.5)
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("Epoch ")]
     assert [line.split(" - ")[0] for line in lines] == ["Epoch 1/2", "Epoch 2/2"]
@@ -151,7 +153,7 @@ def keras_callbacks(folder):
 def test_callbacks_of_keras(tmp_path, caplog):
     given = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0, "validation_data": TEST}
     histories = []
-    for name, fit in (("theirs", made().fit), ("ours", ours(made()))):
+    for name, fit in (("theirs", dense_classifier().fit), ("ours", ours(dense_classifier()))):
         (tmp_path / name).mkdir()
         watching = keras_callbacks(tmp_path / name)
         watching = callbacks.CallbackList(watching) if name == "ours" else watching
@@ -168,8 +170,8 @@ def test_callbacks_of_keras(tmp_path, caplog):
 @pytest.mark.full
 def test_one_callback_and_a_list_of_keras():
     stop = callbacks.EarlyStopping("loss", patience=0, min_delta=10.0)
-    assert es.fit(made(), X, Y, epochs=5, verbose=0, callbacks=stop).epoch == [0, 1]
-    model, history = made(), callbacks.History()
+    assert es.fit(dense_classifier(), X, Y, epochs=5, verbose=0, callbacks=stop).epoch == [0, 1]
+    model, history = dense_classifier(), callbacks.History()
     listed = callbacks.CallbackList([callbacks.EarlyStopping("loss", patience=0, min_delta=10.0), history], model=model)
     assert es.fit(model, X, Y, epochs=5, verbose=0, callbacks=listed) is history
 
@@ -177,5 +179,5 @@ def test_one_callback_and_a_list_of_keras():
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorflow")
     board = callbacks.TensorBoard(tmp_path, histogram_freq=1, write_steps_per_second=True)
-    es.fit(made(), X, Y, epochs=2, verbose=0, validation_data=TEST, callbacks=board)
+    es.fit(dense_classifier(), X, Y, epochs=2, verbose=0, validation_data=TEST, callbacks=board)
     assert {path.name for path in tmp_path.iterdir()} == {"train", "validation"}

@@ -17,6 +17,7 @@ from keras import layers
 
 import everstep as es
 from everstep.errors import TrainingError, UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -25,7 +26,7 @@ X = RNG.normal(size=(50, 4)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("int32") + (X[:, 0] > 1)
 
 
-def made(**settings):
+def norm_classifier(**settings):
     keras.utils.set_random_seed(0)
     parts = [keras.Input((4,)), layers.Dense(3), layers.BatchNormalization(), layers.Dropout(0.2), layers.Softmax()]
     model = keras.Sequential(parts)
@@ -33,7 +34,7 @@ def made(**settings):
     return model
 
 
-def plain():
+def dense_classifier():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -44,7 +45,7 @@ def engine(model):
     return vars(model)["_everstep_kept"].engine
 
 
-def fitted(model, **given):
+def fit_history(model, **given):
     return es.fit(model, X, Y, **{"batch_size": 8, "verbose": 0, **given})
 
 
@@ -81,49 +82,49 @@ def programs(monkeypatch):
 
 def test_a_second_call_traces_nothing_outside_the_steps_either(programs):
     """Not the reading of logs, nor resets, copies of the state, the evaluation, or counting operations."""
-    model = made()
-    fitted(model, validation_split=0.2, verbose=1)
+    model = norm_classifier()
+    fit_history(model, validation_split=0.2, verbose=1)
     assert programs
     for given in ({}, {"epochs": 2}):
         programs.clear()
-        fitted(model, validation_split=0.2, verbose=1, **given)
+        fit_history(model, validation_split=0.2, verbose=1, **given)
         assert programs == []
 
 
 def test_a_second_call_compiles_nothing():
-    model = made()
-    fitted(model, validation_split=0.2)
+    model = norm_classifier()
+    fit_history(model, validation_split=0.2)
     first, compiled = engine(model), engine(model).compilations
     for given in ({"validation_split": 0.2}, {"validation_split": 0.2, "epochs": 2, "seed": 3}):
-        fitted(model, **given)
+        fit_history(model, **given)
         assert engine(model) is first
         assert engine(model).compilations == compiled
 
 
 def test_an_engine_that_can_evaluate_also_trains_alone():
-    model = made()
-    fitted(model, validation_data=(X, Y))
+    model = norm_classifier()
+    fit_history(model, validation_data=(X, Y))
     first = engine(model)
-    fitted(model)
+    fit_history(model)
     assert engine(model) is first
 
 
 def test_calls_in_a_row_are_one_training():
     """The kept engine has the weights, slots and sums that it has to have."""
-    one, two = made(), made()
-    fitted(one, epochs=3, seed=0, shuffle=False)
+    one, two = norm_classifier(), norm_classifier()
+    fit_history(one, epochs=3, seed=0, shuffle=False)
     for _ in range(3):
-        history = fitted(two, seed=0, shuffle=False)
+        history = fit_history(two, seed=0, shuffle=False)
     assert [np.array_equal(*pair) for pair in zip(one.get_weights(), two.get_weights(), strict=True)] == [True] * 6
     assert history.history["loss"] == one.history.history["loss"][-1:]
 
 
 def test_keras_may_train_in_between():
-    one, two = plain(), plain()
+    one, two = dense_classifier(), dense_classifier()
     for model, twice in ((one, one.fit), (two, lambda *a, **k: es.fit(two, *a, **k))):
-        fitted(model, shuffle=False)
+        fit_history(model, shuffle=False)
         twice(X, Y, batch_size=8, shuffle=False, verbose=0)
-        fitted(model, shuffle=False)
+        fit_history(model, shuffle=False)
     for wanted, found in zip(one.get_weights(), two.get_weights(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
@@ -156,45 +157,45 @@ def change_layer(model):
     ],
 )
 def test_what_has_changed_is_used(change):
-    model, twin = made(), made()
-    fitted(model, seed=0)
+    model, twin = norm_classifier(), norm_classifier()
+    fit_history(model, seed=0)
     first = engine(model)
     change(model)
     frozen = model.layers[0].get_weights()[0].copy()
-    fitted(model, seed=0)
+    fit_history(model, seed=0)
     assert engine(model) is not first
     if change is freeze:
         assert np.array_equal(frozen, model.layers[0].get_weights()[0])
     # The same as in a process that has never kept an engine.
-    fitted(twin, seed=0)
+    fit_history(twin, seed=0)
     del vars(twin)["_everstep_kept"]
     change(twin)
-    fitted(twin, seed=0)
+    fit_history(twin, seed=0)
     assert np.array_equal(twin.layers[0].get_weights()[1], model.layers[0].get_weights()[1])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("given", [{"batch_size": 5}, {"validation_data": (X, Y)}, {"class_weight": {0: 2.0}}])
 def test_other_batches_build_another(given):
-    model = made()
-    fitted(model)
+    model = norm_classifier()
+    fit_history(model)
     first = engine(model)
-    fitted(model, **given)
+    fit_history(model, **given)
     assert engine(model) is not first
 
 
 def test_an_error_leaves_no_engine_behind():
-    model = made()
-    fitted(model)
+    model = norm_classifier()
+    fit_history(model)
     with pytest.raises(ZeroDivisionError):
-        fitted(model, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: 1 / 0))
+        fit_history(model, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: 1 / 0))
     assert "_everstep_kept" not in vars(model)
-    fitted(model)
+    fit_history(model)
 
 
 def test_nothing_is_kept_of_a_model_that_is_gone():
     gc.freeze()  # what other tests have left need not be looked through
-    model, x = made(), X.copy()
+    model, x = norm_classifier(), X.copy()
     es.fit(model, x, Y, verbose=0)
     model, gone, data = None, weakref.ref(model), weakref.ref(x)
     x = None
@@ -205,7 +206,7 @@ def test_nothing_is_kept_of_a_model_that_is_gone():
 
 def test_data_is_not_kept_with_the_model():
     gc.freeze()
-    model, x = made(), X.copy()
+    model, x = norm_classifier(), X.copy()
     es.fit(model, x, Y, verbose=0)
     data, x = weakref.ref(x), None
     gc.collect()
@@ -239,23 +240,23 @@ def test_calls_shuffle_differently_and_a_seeded_program_repeats_itself():
 @pytest.mark.full
 def test_a_run_that_resumes_has_the_seed_it_was_started_with(tmp_path):
     keras.utils.set_random_seed(1)
-    fitted(made(), model_dir=tmp_path / "two", epochs=1)
+    fit_history(norm_classifier(), model_dir=tmp_path / "two", epochs=1)
     keras.utils.set_random_seed(2)
-    resumed = fitted(made(), model_dir=tmp_path / "two", epochs=2)
+    resumed = fit_history(norm_classifier(), model_dir=tmp_path / "two", epochs=2)
     keras.utils.set_random_seed(1)
-    assert fitted(made(), model_dir=tmp_path / "one", epochs=2).history == resumed.history
+    assert fit_history(norm_classifier(), model_dir=tmp_path / "one", epochs=2).history == resumed.history
 
 
 def test_global_random_states_stay_the_users(tmp_path):
-    model = made()
+    model = norm_classifier()
     keras.utils.set_random_seed(7)
     keras.random.normal((1,))
     wanted = random.random(), np.random.rand(), keras.ops.convert_to_numpy(keras.random.normal((2,))).tolist()
     keras.utils.set_random_seed(7)
     keras.random.normal((1,))
-    fitted(model, epochs=2, validation_split=0.2)
-    fitted(model, epochs=2, validation_split=0.2, seed=3)
-    fitted(model, model_dir=tmp_path)
+    fit_history(model, epochs=2, validation_split=0.2)
+    fit_history(model, epochs=2, validation_split=0.2, seed=3)
+    fit_history(model, model_dir=tmp_path)
     assert (
         random.random(),
         np.random.rand(),
@@ -266,11 +267,11 @@ def test_global_random_states_stay_the_users(tmp_path):
 def test_callbacks_draw_from_the_users_generators():
     drawn = []
     draw = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: drawn.append(np.random.rand()))
-    model = made()
+    model = norm_classifier()
     np.random.seed(3)
     wanted = np.random.rand(3).tolist()
     np.random.seed(3)
-    fitted(model, epochs=2, callbacks=draw)
+    fit_history(model, epochs=2, callbacks=draw)
     assert [*drawn, np.random.rand()] == wanted
 
 
@@ -280,8 +281,9 @@ def test_callbacks_draw_from_the_users_generators():
 def test_operations_are_deterministic_only_inside():
     inside = []
     allow_chance()  # other tests of this process may have started runs
-    fitted(
-        made(), callbacks=keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: inside.append(deterministic()))
+    fit_history(
+        norm_classifier(),
+        callbacks=keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: inside.append(deterministic())),
     )
     assert inside == [keras.backend.backend() != "jax"]
     assert not deterministic()
@@ -345,7 +347,7 @@ IMPORTING = re.compile(r"[IWE]0000 |WARNING: All log messages before absl|To ena
 
 
 def test_another_thread_may_stop_it():
-    model, ended = made(), []
+    model, ended = norm_classifier(), []
 
     class Waiting(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -357,7 +359,7 @@ def test_another_thread_may_stop_it():
         def on_epoch_end(self, epoch, logs=None):
             ended.append(epoch)
 
-    assert fitted(model, epochs=5, callbacks=Waiting()).epoch == [0, 1]
+    assert fit_history(model, epochs=5, callbacks=Waiting()).epoch == [0, 1]
     assert ended == [0, 1]
 
 
@@ -370,7 +372,7 @@ def test_an_evaluation_may_be_stopped():
             self.model.stop_evaluating = batch == 1
 
     short = Short()
-    fitted(made(), validation_data=(X, Y), callbacks=short)
+    fit_history(norm_classifier(), validation_data=(X, Y), callbacks=short)
     assert short.seen == 2
 
 
@@ -390,9 +392,9 @@ def test_a_step_may_stop_it():
     model = Stopping(inputs, layers.Dense(3, "softmax")(inputs))
     model.last = 10**9
     model.compile("sgd", "sparse_categorical_crossentropy")
-    fitted(model)
+    fit_history(model)
     model.last = model.steps + 3
-    fitted(model)
+    fit_history(model)
     assert model.steps == model.last
 
 
@@ -404,7 +406,7 @@ def ctrl_c(epoch, logs):
 def test_ctrl_c_says_once_what_is_saved(tmp_path, capfd, verbose):
     watch = keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c)
     with pytest.raises(KeyboardInterrupt) as ended:
-        fitted(made(), epochs=3, model_dir=tmp_path, verbose=verbose, callbacks=watch)
+        fit_history(norm_classifier(), epochs=3, model_dir=tmp_path, verbose=verbose, callbacks=watch)
     message = "SIGINT: the state is saved at step 7; the same command resumes from there"
     printed = capfd.readouterr().err
     assert (printed + str(ended.value)).count(message) == 1
@@ -416,7 +418,7 @@ def test_ctrl_c_says_once_what_is_saved(tmp_path, capfd, verbose):
 
 def test_ctrl_c_without_a_directory_says_that_nothing_is_kept():
     with pytest.raises(KeyboardInterrupt, match="nothing is kept without model_dir"):
-        fitted(made(), epochs=3, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c))
+        fit_history(norm_classifier(), epochs=3, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=ctrl_c))
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------
@@ -447,7 +449,7 @@ def test_hooks_are_called_as_often_as_keras_calls_them(given):
     for fit in (keras.Model.fit, es.fit):
         hooks = Hooks()
         fit(
-            *(made(steps_per_execution=3), X, Y, 8, 2, 0, hooks),
+            *(norm_classifier(steps_per_execution=3), X, Y, 8, 2, 0, hooks),
             validation_data=(X[:30], Y[:30]),
             **given,
         )
@@ -459,9 +461,9 @@ def test_the_limits_of_keras_hold():
     keras.config.set_max_epochs(2)
     keras.config.set_max_steps_per_epoch(3)
     try:
-        model = made()
+        model = norm_classifier()
         with pytest.warns(UserWarning, match="Limiting"):
-            history = fitted(model, epochs=4, validation_data=(X, Y))
+            history = fit_history(model, epochs=4, validation_data=(X, Y))
     finally:
         keras.config.set_max_epochs(None)
         keras.config.set_max_steps_per_epoch(None)
@@ -474,7 +476,7 @@ def test_the_limits_of_keras_hold():
 
 def test_what_was_trained_before_an_error_is_known(tmp_path):
     bad = X.copy()
-    model = made()
+    model = norm_classifier()
 
     def spoil(epoch, logs):
         if epoch == 1:
@@ -495,34 +497,34 @@ def test_what_was_trained_before_an_error_is_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "loss", "message"),
+    ("x", "y", "loss", "fields"),
     [
         (
             X[:, :3],
             Y,
             "sparse_categorical_crossentropy",
-            r"x: the samples have the shape \(3,\), but the model was built for \(4,\)",
+            {"key": "x", "reason": r"the samples have the shape \(3,\), but the model was built for \(4,\)"},
         ),
         (
             X,
             np.eye(3)[Y],
             "sparse_categorical_crossentropy",
-            "y: the labels have 3 numbers for each sample, as one-hot labels have",
+            {"key": "y", "reason": "the labels have 3 numbers for each sample, as one-hot labels have"},
         ),
-        (X, np.zeros((50, 7)), "mse", "model and data do not fit together: .* outputs .None, 3."),
+        (X, np.zeros((50, 7)), "mse", {"reason": "model and data do not fit together: .* outputs .None, 3."}),
     ],
 )
-def test_a_misfit_of_model_and_data_is_one_line(x, y, loss, message, monkeypatch):
+def test_a_misfit_of_model_and_data_is_one_line(x, y, loss, fields, monkeypatch):
     monkeypatch.setenv("EVERSTEP_TRACEBACK", "0")
-    model = made()
+    model = norm_classifier()
     model.compile("sgd", loss)
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         es.fit(model, x, y, verbose=0)
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
     assert refused.value.__cause__ is None
     monkeypatch.setenv("EVERSTEP_TRACEBACK", "1")
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         es.fit(model, x, y, verbose=0)
     assert refused.value.__cause__ is not None
 
@@ -541,5 +543,5 @@ def test_errors_of_the_users_own_code_stay_as_they_are():
 
 def test_a_monitor_that_nobody_logs():
     stop = keras.callbacks.EarlyStopping(monitor="val_los")
-    with pytest.raises(UsageError, match=r"EarlyStopping\(monitor='val_los'\): nothing .* did you mean 'val_loss'"):
-        fitted(made(), validation_split=0.2, callbacks=stop)
+    with raises_problem(key="callbacks", reason="monitor='val_los'", remedy="did you mean 'val_loss'"):
+        fit_history(norm_classifier(), validation_split=0.2, callbacks=stop)

@@ -16,6 +16,7 @@ from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.run.resume_checks import ChangeRefused
 from everstep.task.description import describe
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
@@ -24,7 +25,7 @@ Y = X[:, :1]
 RATE, STORED_RATE = "optimizer.learning_rate", "task.optimizer.learning_rate"
 
 
-def made(rate=0.001, beta=0.9, dropout=0.1, loss="mse", units=1, **compiled):
+def dropout_model(rate=0.001, beta=0.9, dropout=0.1, loss="mse", units=1, **compiled):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((3,)), layers.Dense(units), layers.Dropout(dropout)])
     model.compile(keras.optimizers.Adam(rate, beta_1=beta), loss, **compiled)
@@ -54,7 +55,7 @@ def saved_rate(model_dir):
 
 def test_changed_arithmetic_is_refused(tmp_path):
     """Each change is named, and every byte stays."""
-    fit(made(), tmp_path / "run")
+    fit(dropout_model(), tmp_path / "run")
     before = files(tmp_path / "run")
     for changed, lines in (
         ({"rate": 0.1}, [f"{RATE}: 0.001 -> 0.1"]),
@@ -65,24 +66,24 @@ def test_changed_arithmetic_is_refused(tmp_path):
         ({"loss_weights": 3.0}, ["loss_weights: '' -> '3.0'"]),
     ):
         with pytest.raises(UsageError) as error:
-            fit(made(**changed), tmp_path / "run", epochs=2)
+            fit(dropout_model(**changed), tmp_path / "run", epochs=2)
         assert listed(error) == lines
     assert files(tmp_path / "run") == before
-    assert f'allow_change=["{RATE}"]' in refusal(made(rate=0.1), tmp_path / "run")
+    assert f'allow_change=["{RATE}"]' in refusal(dropout_model(rate=0.1), tmp_path / "run")
 
 
 def test_arguments_are_named_as_the_user_knows_them(tmp_path):
-    es.fit(made(), X, Y, batch_size=8, seed=1, model_dir=tmp_path / "run", verbose=0)
+    es.fit(dropout_model(), X, Y, batch_size=8, seed=1, model_dir=tmp_path / "run", verbose=0)
     changed = {"batch_size": 4, "seed": 2, "shuffle": False, "class_weight": {0: 2.0}}
     given = {"batch_size": 8, "seed": 1, **changed, "epochs": 2, "model_dir": tmp_path / "run", "verbose": 0}
     with pytest.raises(ChangeRefused) as error:
-        es.fit(made(), X, Y, **given)
+        es.fit(dropout_model(), X, Y, **given)
     assert set(error.value.keys) == set(changed)
     remedy = str(error.value.problems[-1])
     assert "--allow-change" not in remedy
     assert not [part for part in ("task.", "trainer.", "runtime.") if part in str(error.value)]
     allowed = json.loads(remedy.rpartition("allow_change=")[2])
-    assert es.fit(made(), X, Y, **given, allow_change=[*allowed, "data"]).epoch[-1] == 1
+    assert es.fit(dropout_model(), X, Y, **given, allow_change=[*allowed, "data"]).epoch[-1] == 1
 
 
 def refusal(model, model_dir):
@@ -108,7 +109,7 @@ def test_other_optimizers_schedules_and_graphs(tmp_path):
     assert "model.layers.dense: 'Dense(activation=linear, kernel_regularizer=L2(l2=0.01), units=2, " in refusal(
         graph(units=4), tmp_path / "run"
     )
-    refused = refusal(made(), tmp_path / "run")
+    refused = refusal(dropout_model(), tmp_path / "run")
     assert "optimizer.class: SGD -> Adam" in refused
     assert "optimizer.momentum: 0.5 -> (absent)" in refused
     assert "model.type: Functional" in refused
@@ -120,19 +121,19 @@ def test_other_optimizers_schedules_and_graphs(tmp_path):
 
 def test_allowed_learning_rate_is_used(tmp_path):
     """From the first step on, in this attempt and in those after it."""
-    fit(made(), tmp_path / "run")
-    with pytest.raises(UsageError, match="allow_change: received 'task.optimizer.learning_rat'"):
-        fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=["task.optimizer.learning_rat"])
-    model = made(rate=0.5)
-    weights = made().get_weights()[0]
+    fit(dropout_model(), tmp_path / "run")
+    with raises_problem(key="allow_change", received="task.optimizer.learning_rat"):
+        fit(dropout_model(rate=0.5), tmp_path / "run", epochs=2, allow_change=["task.optimizer.learning_rat"])
+    model = dropout_model(rate=0.5)
+    weights = dropout_model().get_weights()[0]
     fit(model, tmp_path / "run", epochs=2, allow_change=[RATE])
     assert np.abs(model.get_weights()[0] - weights).max() > 0.4
     assert saved_rate(tmp_path / "run") == 0.5
     attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert {"key": STORED_RATE, "old": 0.001, "new": 0.5} in attempts[1]["changes"]
-    fit(made(rate=0.5), tmp_path / "run", epochs=3)
+    fit(dropout_model(rate=0.5), tmp_path / "run", epochs=3)
     assert saved_rate(tmp_path / "run") == 0.5
-    assert f"{RATE}: 0.5 -> 0.001" in refusal(made(), tmp_path / "run")
+    assert f"{RATE}: 0.5 -> 0.001" in refusal(dropout_model(), tmp_path / "run")
 
 
 class Fails(callbacks.Callback):
@@ -149,11 +150,11 @@ Passes.__name__ = "Fails"
 
 def test_allowed_learning_rate_outlives_an_attempt_without_a_save(tmp_path):
     """What counts is the rate that the checkpoint was trained with, not the one that was passed to the last attempt."""
-    fit(made(), tmp_path / "run", callbacks=[Passes()])
+    fit(dropout_model(), tmp_path / "run", callbacks=[Passes()])
     with pytest.raises(RuntimeError, match="no more"):
-        fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=[STORED_RATE], callbacks=[Fails()])
+        fit(dropout_model(rate=0.5), tmp_path / "run", epochs=2, allow_change=[STORED_RATE], callbacks=[Fails()])
     assert saved_rate(tmp_path / "run") == pytest.approx(0.001)
-    fit(made(rate=0.5), tmp_path / "run", epochs=2, allow_change=[RATE], callbacks=[Passes()])
+    fit(dropout_model(rate=0.5), tmp_path / "run", epochs=2, allow_change=[RATE], callbacks=[Passes()])
     assert saved_rate(tmp_path / "run") == 0.5
 
 
@@ -167,9 +168,9 @@ def test_falling_learning_rate_is_no_change(tmp_path):
     def falling():
         return [callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
 
-    model = made(rate=0.08)
+    model = dropout_model(rate=0.08)
     fit(model, tmp_path / "run", callbacks=falling())
-    fit(made(rate=0.08), tmp_path / "run", epochs=2, callbacks=falling())
+    fit(dropout_model(rate=0.08), tmp_path / "run", epochs=2, callbacks=falling())
     fit(model, tmp_path / "run", epochs=3, callbacks=falling())
     assert saved_rate(tmp_path / "run") == pytest.approx(0.01)
     assert float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)) == pytest.approx(0.01)
@@ -290,7 +291,7 @@ WORDS = [f"word {number}" for number in range(2000)]
 
 def test_large_loss_is_no_alarm(tmp_path):
     """A regression on large numbers: its loss is what it is."""
-    model = made()
+    model = dropout_model()
     history = es.fit(model, (X, Y * 1e6), epochs=1, batch_size=8, model_dir=tmp_path / "run", verbose=False)
     assert history.history["loss"][0] > 1e9
     trainer = dialect.load((tmp_path / "run" / "config.yaml").read_text())["trainer"]

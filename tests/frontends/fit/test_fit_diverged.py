@@ -42,7 +42,7 @@ def fit(folder, x=X, watch=(), optimizer="sgd", validated=True, **options):
     return es.fit(model, x, Y, epochs=EPOCHS, model_dir=folder, callbacks=list(watch), **options)
 
 
-def saved(folder):
+def saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*"))
 
 
@@ -54,7 +54,7 @@ def test_weights_that_become_nan_end_the_run_with_their_epoch(tmp_path, watch):
     assert failed.value.history.epoch == [0, 1]
     assert np.isnan(failed.value.history.history["val_loss"]).tolist() == [False, True]
     assert ([(0, []), (1, ["loss", "val_loss"])] if Seen in watch else []) == SEEN
-    assert saved(tmp_path) == [STEPS]
+    assert saved_steps(tmp_path) == [STEPS]
     record = read(tmp_path)
     assert record["status"] == "failed"
     assert record["attempts"][-1]["reason"].endswith(f"{failed.value}"), "without keys that fit does not have"
@@ -77,7 +77,7 @@ def test_without_the_cause_the_same_call_goes_on(tmp_path, monkeypatch):
         fit(tmp_path, watch=[Spoils()])
     monkeypatch.setattr(Spoils, "on_epoch_begin", lambda self, epoch, logs=None: None)
     assert fit(tmp_path, watch=[Spoils()]).epoch == list(range(EPOCHS))
-    assert saved(tmp_path)[-1] == STEPS * EPOCHS
+    assert saved_steps(tmp_path)[-1] == STEPS * EPOCHS
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_even_if_the_weights_are(tmp_path):
@@ -88,7 +88,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_even_if_the_weights_are(tmp_path
         fit(tmp_path, loss=loss)
     assert failed.value.history.epoch == [0]
     assert np.isfinite(failed.value.history.model.get_weights()[0]).all()
-    assert saved(tmp_path) == []
+    assert saved_steps(tmp_path) == []
 
 
 @pytest.mark.parametrize("validated", [True, False])
@@ -104,7 +104,7 @@ def test_a_variable_that_is_not_finite_is_named_if_the_loss_is(tmp_path, validat
         fit(tmp_path, watch=[SpoilsMoment(), Seen()], optimizer="adagrad", validated=validated)
     assert failed.value.reason.endswith("is not finite after step 8; the checkpoint of step 4 is the last good one")
     assert SEEN == [(0, []), (1, [])]
-    assert saved(tmp_path) == [STEPS]
+    assert saved_steps(tmp_path) == [STEPS]
 
 
 def test_terminate_on_nan_ends_training_as_in_fit(tmp_path, caplog):

@@ -17,21 +17,21 @@ SERVED = "torch" if keras.backend.backend() == "torch" else "saved_model"
 """The format for serving of this backend."""
 
 
-def made():
+def linear_model():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
 
 
-def trained(directory, **arguments):
-    es.fit(made(), X, X[:, :1], epochs=1, verbose=0, seed=0, model_dir=directory, **arguments)
+def exports_of_fit(directory, **arguments):
+    es.fit(linear_model(), X, X[:, :1], epochs=1, verbose=0, seed=0, model_dir=directory, **arguments)
     return sorted(path.name for path in directory.glob("export/*"))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("fit_export") / "run"
-    trained(directory)
+    exports_of_fit(directory)
     return directory
 
 
@@ -40,13 +40,13 @@ def test_a_run_writes_model_keras_alone(run):
 
 
 def test_other_formats_when_they_are_asked_for(tmp_path):
-    assert trained(tmp_path / "one", export=SERVED) == [FORMATS[SERVED]]
-    assert trained(tmp_path / "none", export=[]) == []
+    assert exports_of_fit(tmp_path / "one", export=SERVED) == [FORMATS[SERVED]]
+    assert exports_of_fit(tmp_path / "none", export=[]) == []
 
 
 def test_a_finished_run_writes_what_the_same_call_asks_for_later(tmp_path):
-    assert trained(tmp_path / "run") == ["model.keras"]
-    assert trained(tmp_path / "run", export=["keras", SERVED]) == ["model.keras", FORMATS[SERVED]]
+    assert exports_of_fit(tmp_path / "run") == ["model.keras"]
+    assert exports_of_fit(tmp_path / "run", export=["keras", SERVED]) == ["model.keras", FORMATS[SERVED]]
 
 
 @pytest.mark.daily("torch", "jax")
@@ -101,19 +101,19 @@ def test_the_command_says_how_a_model_without_declared_inputs_gets_other_formats
 )
 def test_formats_that_cannot_be_written_are_refused_before_training(tmp_path, export, received):
     with pytest.raises(UsageError) as error:
-        trained(tmp_path / "run", export=export)
+        exports_of_fit(tmp_path / "run", export=export)
     assert (error.value.key, error.value.received) == ("export", received)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_format_without_a_directory_is_refused():
     with pytest.raises(UsageError) as error:
-        es.fit(made(), X, X[:, :1], verbose=0, export=["keras", SERVED])
+        es.fit(linear_model(), X, X[:, :1], verbose=0, export=["keras", SERVED])
     assert (error.value.key, error.value.received) == ("export", SERVED)
     assert "model_dir" in error.value.remedy
 
 
 def test_the_closest_name_is_named():
     with pytest.raises(UsageError) as error:
-        es.fit(made(), X, X[:, :1], verbose=0, export="savedmodel")
+        es.fit(linear_model(), X, X[:, :1], verbose=0, export="savedmodel")
     assert "saved_model" in error.value.remedy

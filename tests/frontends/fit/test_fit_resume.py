@@ -11,24 +11,37 @@ import fit_program
 import keras
 import numpy as np
 import pytest
-from fit_program import DATA, EPOCHS, STEPS, TEST, Asks, AsksAtBatches, Cut, Noise, averaged, cutting, made, trained
+from fit_program import (
+    DATA,
+    EPOCHS,
+    STEPS,
+    TEST,
+    Asks,
+    AsksAtBatches,
+    Cut,
+    Noise,
+    averaged,
+    cutting,
+    dropout_classifier,
+    outcome_of_fit,
+)
 
 import everstep as es
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
 
 def whole(folder, **kwargs):
     with cutting("nowhere"):
-        return trained(folder / "run", **kwargs)
+        return outcome_of_fit(folder / "run", **kwargs)
 
 
 def assert_same(folder, wanted, cuts, **kwargs):
     """Cuts a run at points, one after the other, and compares how it ends."""
     for at in cuts:
         with cutting(at), pytest.raises(Cut):
-            trained(folder / "run", **kwargs)
+            outcome_of_fit(folder / "run", **kwargs)
     assert whole(folder, **kwargs) == wanted
 
 
@@ -87,8 +100,10 @@ def test_other_callbacks_are_refused(tmp_path):
         averaged(averaged_dir, epochs=1)
         before = {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()}
         given = {"model_dir": averaged_dir, "epochs": 2, "batch_size": 8, "allow_change": ["task"]}
-        with pytest.raises(UsageError, match=r"missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"):
-            es.fit(made(), DATA, validation_data=TEST, callbacks=[Noise(), Asks("")], **given)
+        with raises_problem(
+            key="callbacks", reason="missing: LearningRateScheduler, .*ModelCheckpoint; unexpected: Asks"
+        ):
+            es.fit(dropout_classifier(), DATA, validation_data=TEST, callbacks=[Noise(), Asks("")], **given)
     assert {path: path.read_bytes() for path in averaged_dir.rglob("*") if path.is_file()} == before
 
 
@@ -134,9 +149,9 @@ def asked(folder, deaths, ask, **kwargs):
     """Runs to the end, interrupted by signals."""
     for at in deaths:
         with pytest.raises(SystemExit) as left:
-            trained(folder / "run", more=[ask(at)], **kwargs)
+            outcome_of_fit(folder / "run", more=[ask(at)], **kwargs)
         assert left.value.code == 128 + signal.SIGTERM, at
-    return trained(folder / "run", more=[ask("never")], **kwargs)
+    return outcome_of_fit(folder / "run", more=[ask("never")], **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,7 @@ def attempt(model_dir, at):
 def test_killed_when_it_stopped(uninterrupted, tmp_path):
     """In a process that resumes inside an epoch of another one."""
     with cutting("step 12"), pytest.raises(Cut):
-        trained(tmp_path / "run")
+        outcome_of_fit(tmp_path / "run")
     attempt(tmp_path / "run", "stopped")
     assert whole(tmp_path) == uninterrupted
 

@@ -10,7 +10,7 @@ import pytest
 from keras import callbacks, layers
 
 import everstep as es
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -22,7 +22,7 @@ WEIGHT = np.linspace(0.1, 2, 48).astype("float32")
 STEPS = 6
 
 
-def made(optimizer=None, **compiled):
+def dense_classifier(optimizer=None, **compiled):
     """Returns a compiled model that starts from the same weights every time."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(3, "softmax")])
@@ -50,7 +50,7 @@ def our_fit(model, data=(X, Y), validation_data=TEST, **kwargs):
     return model, history
 
 
-def assert_alike(make=made, watch=list, **kwargs):
+def assert_alike(make=dense_classifier, watch=list, **kwargs):
     """Trains with both, on callbacks that `watch` makes; returns the callbacks of both."""
     theirs, ours = watch(), watch()
     model, history = keras_fit(make(), callbacks=theirs, **kwargs)
@@ -74,7 +74,7 @@ def test_loss_and_metrics_with_short_last_batches():
 def test_sample_weight_and_averaging_optimizer():
     def make():
         optimizer = keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.9)
-        return made(optimizer, metrics=[], weighted_metrics=["accuracy"])
+        return dense_classifier(optimizer, metrics=[], weighted_metrics=["accuracy"])
 
     assert_alike(make, data=(X, Y, WEIGHT), epochs=2)
 
@@ -119,7 +119,7 @@ def test_two_outputs_and_added_losses():
 
 @pytest.mark.full
 def test_twice_goes_on_from_what_was_learned():
-    model, twin = made(), made()
+    model, twin = dense_classifier(), dense_classifier()
     for _ in range(2):
         keras_fit(model, epochs=1)
         _, history = our_fit(twin, epochs=1)
@@ -143,7 +143,7 @@ def test_early_stopping_and_falling_learning_rate():
 @pytest.mark.full
 def test_model_checkpoint(tmp_path):
     best = callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True)
-    model, _ = our_fit(made(), epochs=2, callbacks=[best])
+    model, _ = our_fit(dense_classifier(), epochs=2, callbacks=[best])
     loaded = keras.saving.load_model(tmp_path / "best.keras")
     assert loaded.evaluate(*TEST, verbose=0)[0] == pytest.approx(best.best, rel=1e-5)
 
@@ -281,13 +281,13 @@ def record(model_dir):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def finished_fit(tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("fit") / "run"
-    return model_dir, *our_fit(made(), epochs=3, model_dir=model_dir)
+    return model_dir, *our_fit(dense_classifier(), epochs=3, model_dir=model_dir)
 
 
-def test_run_directory_is_complete(kept):
-    model_dir, model, _ = kept
+def test_run_directory_is_complete(finished_fit):
+    model_dir, model, _ = finished_fit
     names = {path.name for path in model_dir.iterdir()}
     assert {"config.yaml", "run.json", "checkpoints", "train", "validation", "history.csv", "export"} <= names
     found = record(model_dir)
@@ -302,10 +302,10 @@ def same(model, other):
     return all(np.array_equal(a, b) for a, b in zip(model.get_weights(), other.get_weights(), strict=True))
 
 
-def test_finished_run_again_does_nothing(kept, no_export):
-    model_dir, model, before = kept
+def test_finished_run_again_does_nothing(finished_fit, no_export):
+    model_dir, model, before = finished_fit
     digest = record(model_dir)["digest"]
-    again, history = our_fit(made(), epochs=3, model_dir=model_dir)
+    again, history = our_fit(dense_classifier(), epochs=3, model_dir=model_dir)
     assert (history.epoch, history.history) == (before.epoch, before.history)
     assert same(again, model)
     assert record(model_dir)["digest"] == digest
@@ -314,9 +314,13 @@ def test_finished_run_again_does_nothing(kept, no_export):
 @pytest.mark.full
 def test_stopped_run_again_does_nothing(tmp_path, no_export):
     stop = {"monitor": "loss", "patience": 0, "min_delta": 10, "restore_best_weights": True}
-    model, history = our_fit(made(), epochs=9, model_dir=tmp_path / "run", callbacks=[callbacks.EarlyStopping(**stop)])
+    model, history = our_fit(
+        dense_classifier(), epochs=9, model_dir=tmp_path / "run", callbacks=[callbacks.EarlyStopping(**stop)]
+    )
     digest = record(tmp_path / "run")["digest"]
-    again, nothing = our_fit(made(), epochs=9, model_dir=tmp_path / "run", callbacks=[callbacks.EarlyStopping(**stop)])
+    again, nothing = our_fit(
+        dense_classifier(), epochs=9, model_dir=tmp_path / "run", callbacks=[callbacks.EarlyStopping(**stop)]
+    )
     assert (history.epoch, nothing.epoch) == ([0, 1], [0, 1])
     assert same(again, model)
     assert record(tmp_path / "run")["digest"] == digest
@@ -324,21 +328,21 @@ def test_stopped_run_again_does_nothing(tmp_path, no_export):
 
 @pytest.mark.full
 def test_one_shot_validation_data(tmp_path):
-    _, history = our_fit(made(), validation_data=iter([TEST]), epochs=1, model_dir=tmp_path / "run")
+    _, history = our_fit(dense_classifier(), validation_data=iter([TEST]), epochs=1, model_dir=tmp_path / "run")
     assert history.history["val_loss"]
     assert record(tmp_path / "run")["status"] == "finished"
 
 
 def test_without_directory_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    our_fit(made(), epochs=1)
+    our_fit(dense_classifier(), epochs=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full
 def test_order_of_samples_follows_the_seed():
     def losses(seed):
-        return es.fit(made(), (X, Y), epochs=2, batch_size=8, seed=seed, verbose=False).history["loss"]
+        return es.fit(dense_classifier(), (X, Y), epochs=2, batch_size=8, seed=seed, verbose=False).history["loss"]
 
     first = losses(1)
     assert losses(1) == first
@@ -349,11 +353,10 @@ def test_order_of_samples_follows_the_seed():
 
 
 def test_bad_requests():
-    plain = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-    for message, call in {
-        "is not compiled": lambda: es.fit(plain, (X, Y)),
-        "steps_per_epoch: received 0": lambda: es.fit(made(), (X, Y), steps_per_epoch=0),
-        "the labels": lambda: es.fit(made(), (X, Y + 3), verbose=False),
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            call()
+    uncompiled = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    with raises_problem(key="model", received=uncompiled.name, reason="is not compiled"):
+        es.fit(uncompiled, (X, Y))
+    with raises_problem(key="steps_per_epoch", received=0):
+        es.fit(dense_classifier(), (X, Y), steps_per_epoch=0)
+    with raises_problem(key="x", reason="the labels"):
+        es.fit(dense_classifier(), (X, Y + 3), verbose=False)

@@ -7,7 +7,8 @@ from keras import layers, ops
 
 import everstep as es
 from everstep.data import sparse
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 BACKEND = keras.backend.backend()
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
@@ -118,7 +119,7 @@ def test_sparse_shuffled_split_and_resumed(tmp_path):
     again = es.fit(linear(), scipy_matrix(), Y, epochs=3, model_dir=tmp_path / "run", **given)
     assert again.history == whole.history
     assert whole.history["loss"] == pytest.approx(es.fit(linear(), DENSE, Y, epochs=3, **given).history["loss"])
-    with pytest.raises(UsageError, match="other data"):
+    with raises_problem(reason="other data"):
         es.fit(linear(), 2 * scipy_matrix(), Y, epochs=4, model_dir=tmp_path / "run", **given)
 
 
@@ -152,7 +153,7 @@ def test_ragged():
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="it has them")
 def test_ragged_elsewhere_is_refused():
-    with pytest.raises(UsageError, match=f"ragged tensor, which the backend '{BACKEND}' does not support: pad it"):
+    with raises_problem(reason=f"ragged tensor, which the backend '{BACKEND}' does not support", remedy="pad it"):
         es.fit(linear(), ragged(), Y, **GIVEN)
 
 
@@ -198,7 +199,9 @@ def test_text_elsewhere_is_refused():
     import tensorflow as tf
 
     for data in ((TEXTS, Y), (tf.data.Dataset.from_tensor_slices((TEXTS, Y)).batch(5),)):
-        with pytest.raises(UsageError, match="x: holds text, such as b?'good fine'.*TextVectorization.*on the data"):
+        with raises_problem(
+            key="x", reason="holds text, such as b?'good fine'", remedy="TextVectorization.*on the data"
+        ):
             es.fit(linear(), *data, **GIVEN)
 
 
@@ -221,22 +224,46 @@ def named():
 
 
 @pytest.mark.parametrize(
-    ("message", "data", "loss"),
+    ("fields", "data", "loss"),
     [
-        ("y: holds text, such as 'cat': .*np.unique", lambda: (DENSE, named()), "mse"),
-        ("y: holds text, such as 'cat': .*np.unique", lambda: (DENSE, named().astype(object)), "mse"),
-        ("x: the column 'city' of the DataFrame .*'Rome': .*get_dummies", lambda: (frame(), Y), "mse"),
-        ("x: lists of Python numbers.*np.array", lambda: (DENSE.tolist(), Y), "mse"),
-        ("y: lists of Python numbers.*np.array", lambda: (DENSE, Y.tolist()), "mse"),
-        ("x: holds Python objects.*pad_sequences", lambda: (np.array([[1], [1, 2]] * 10, object), Y), "mse"),
-        ("x has 20, y has 7", lambda: (DENSE, Y[:7]), "mse"),
-        ("x: the samples have the shape .4,., but the model was built for .6,.", lambda: (DENSE[:, :4], Y), "mse"),
-        ("y: the labels have 3 numbers.*argmax", lambda: (DENSE, np.eye(3)[CLASSES]), None),
-        ("y: the labels are one number.*to_categorical", lambda: (DENSE, CLASSES), "categorical_crossentropy"),
+        ({"key": "y", "reason": "holds text, such as 'cat'", "remedy": "np.unique"}, lambda: (DENSE, named()), "mse"),
+        (
+            {"key": "y", "reason": "holds text, such as 'cat'", "remedy": "np.unique"},
+            lambda: (DENSE, named().astype(object)),
+            "mse",
+        ),
+        (
+            {"key": "x", "reason": "the column 'city' of the DataFrame .*'Rome'", "remedy": "get_dummies"},
+            lambda: (frame(), Y),
+            "mse",
+        ),
+        ({"key": "x", "reason": "lists of Python numbers", "remedy": "np.array"}, lambda: (DENSE.tolist(), Y), "mse"),
+        ({"key": "y", "reason": "lists of Python numbers", "remedy": "np.array"}, lambda: (DENSE, Y.tolist()), "mse"),
+        (
+            {"key": "x", "reason": "holds Python objects", "remedy": "pad_sequences"},
+            lambda: (np.array([[1], [1, 2]] * 10, object), Y),
+            "mse",
+        ),
+        ({"key": "x, y", "reason": "x has 20, y has 7"}, lambda: (DENSE, Y[:7]), "mse"),
+        (
+            {"key": "x", "reason": "the samples have the shape .4,., but the model was built for .6,."},
+            lambda: (DENSE[:, :4], Y),
+            "mse",
+        ),
+        (
+            {"key": "y", "reason": "the labels have 3 numbers", "remedy": "argmax"},
+            lambda: (DENSE, np.eye(3)[CLASSES]),
+            None,
+        ),
+        (
+            {"key": "y", "reason": "the labels are one number", "remedy": "to_categorical"},
+            lambda: (DENSE, CLASSES),
+            "categorical_crossentropy",
+        ),
     ],
 )
-def test_what_to_do_is_in_the_first_line(message, data, loss):
-    with pytest.raises(UsageError, match=message) as refused:
+def test_what_to_do_is_in_the_first_line(fields, data, loss):
+    with raises_problem(**fields) as refused:
         es.fit(classifier(loss or "sparse_categorical_crossentropy"), *data(), **GIVEN)
     assert "\x1b" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -246,7 +273,7 @@ def test_wrong_shape_of_one_of_several_inputs():
     inputs = [keras.Input((6,), name="b"), keras.Input((2,), name="a")]
     model = keras.Model(inputs, layers.Dense(1)(layers.concatenate(inputs)))
     model.compile("sgd", "mse")
-    with pytest.raises(UsageError, match=r"x: the samples have the shape \(3,\), but .* for \(2,\) at its input 'a'"):
+    with raises_problem(key="x", reason=r"the samples have the shape \(3,\), but .* for \(2,\) at its input 'a'"):
         es.fit(model, {"a": DENSE[:, :3], "b": DENSE}, Y, **GIVEN)
 
 
@@ -254,7 +281,7 @@ def test_wrong_labels_of_batches():
     def batches():
         yield DENSE, np.eye(3)[CLASSES]
 
-    with pytest.raises(UsageError, match="y: the labels have 3 numbers"):
+    with raises_problem(key="y", reason="the labels have 3 numbers"):
         es.fit(classifier(), batches, **GIVEN)
 
 

@@ -12,7 +12,7 @@ import everstep as es
 from everstep.actions import BestCheckpointExporter, maybe_create_best_ckpt_exporter
 from everstep.checkpoint.checkpointer import NoopCheckpointer, SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 
 class Trainer:
@@ -96,9 +96,9 @@ def test_metrics_that_are_not_finite_are_written(tmp_path):
 
 
 def test_an_unknown_metric_names_those_there_are(tmp_path):
-    with pytest.raises(UsageError, match=r"best_checkpoint_eval_metric: received 'acc', .*: accuracy, loss$"):
+    with raises_problem(key="trainer.best_checkpoint_eval_metric", received="acc", remedy=": accuracy, loss$"):
         evaluate(BestCheckpointExporter(tmp_path, "acc"), [0.5])
-    with pytest.raises(UsageError, match="best_checkpoint_metric_comp: received 'max'"):
+    with raises_problem(key="trainer.best_checkpoint_metric_comp", received="max"):
         BestCheckpointExporter(tmp_path, "accuracy", "max")
 
 
@@ -228,7 +228,7 @@ def test_a_full_disk(tmp_path, monkeypatch, failure, caplog):
 
     monkeypatch.setattr(OrbaxCheckpointer, "_write", full)
     if failure == "stop":
-        with pytest.raises(SaveError, match="best weights are not exported: step 2 could not be saved"):
+        with raises_problem(SaveError, reason="best weights are not exported: step 2 could not be saved"):
             evaluate(exporter, [0.6], first=2)
     else:
         assert evaluate(exporter, [0.6], first=2) == ([False], {**LOGS, "accuracy": 0.6, "best_accuracy": 0.5})
@@ -274,14 +274,14 @@ def test_exporter_exists_if_everything_is_configured(tmp_path, missing):
 def test_a_folder_of_its_own(folder):
     params = es.ExperimentConfig()
     params.override({"trainer": {"best_checkpoint_export_subdir": folder, "best_checkpoint_eval_metric": "mae"}})
-    with pytest.raises(UsageError, match=r"trainer.best_checkpoint_export_subdir: received .* such as 'best'"):
+    with raises_problem(key="trainer.best_checkpoint_export_subdir", received=folder, reason="such as 'best'"):
         params.validate()
 
 
 def test_a_folder_without_a_metric_is_a_mistake():
     params = es.ExperimentConfig()
     params.override({"trainer": {"best_checkpoint_export_subdir": "best"}})
-    with pytest.raises(UsageError, match=r"^trainer.best_checkpoint_eval_metric: is empty, but .* is 'best': set the"):
+    with raises_problem(key="trainer.best_checkpoint_eval_metric", reason="is empty, but .* is 'best'"):
         params.validate()
 
 

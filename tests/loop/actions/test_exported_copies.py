@@ -7,11 +7,11 @@ from tests.loop.samples import TinyTask, run, tiny_params
 import everstep as es
 from everstep.checkpoint.checkpointer import SaveError
 from everstep.checkpoint.orbax import OrbaxCheckpointer
-from everstep.errors import UsageError
 from everstep.experiment import create_trainer
 from everstep.loop.actions.weights import ExportedCopies, WeightsFolder, maybe_create_exported_copies
 from everstep.loop.progressive import ProgressivePolicy
 from everstep.testing import models
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -120,7 +120,7 @@ def test_a_disk_that_does_not_take_them(tmp_path, caplog, monkeypatch):
         raise SaveError("No space left on device")
 
     monkeypatch.setattr(WeightsFolder, "write", refuse)
-    with pytest.raises(SaveError, match=r"the weights in exported_ckpts are not exported: No space left"):
+    with raises_problem(SaveError, reason="the weights in exported_ckpts are not exported: No space left"):
         copied(tmp_path / "stop", params(train_steps=4))
     copied(tmp_path / "continue", params(train_steps=4, save_failure="continue"))
     assert "the weights in exported_ckpts are not exported: No space left on device; training continues" in caplog.text
@@ -152,7 +152,7 @@ def test_no_copies_unless_configured(tmp_path):
 
 @pytest.mark.parametrize("name", ["export_checkpoint_interval", "export_max_to_keep"])
 def test_numbers_that_cannot_be(name):
-    with pytest.raises(UsageError, match=rf"^trainer\.{name}: received -5, must be at least \d"):
+    with raises_problem(key=f"trainer.{name}", received=-5, reason=r"must be at least \d"):
         params(**{name: -5}).validate()
 
 

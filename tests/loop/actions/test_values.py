@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from everstep.actions import ConditionalAction, ExportFileManager, JSONPersistedValue, NewBestMetric
-from everstep.errors import UsageError
 from everstep.loop.actions.metrics import scalars
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_nested_metrics():
     best = NewBestMetric("masked|accuracy")
     assert best({"masked": {"accuracy": np.float32(0.5), "loss": 1.0}, "loss": 2.0})
     assert best.best_value == 0.5
-    with pytest.raises(UsageError, match=r"received 'masked\|accuracy', .*: loss, masked\|loss"):
+    with raises_problem(key="NewBestMetric", received="masked|accuracy", remedy=r": loss, masked\|loss"):
         best({"masked": {"loss": 1.0}, "loss": 2.0, "eval_seconds": 1.0})
 
 
@@ -111,7 +111,7 @@ def test_a_persisted_value(tmp_path):
     memory.write(2)
     assert memory.read() == 2
     path.write_text("{")
-    with pytest.raises(UsageError, match="not valid JSON"):
+    with raises_problem(key=str(path), reason="not valid JSON"):
         JSONPersistedValue(None, path)
 
 
@@ -135,10 +135,10 @@ class Counts:
 
 
 def test_state_inside_a_conditional_action_is_saved():
-    def made():
+    def counting_action():
         return ConditionalAction(NewBestMetric("a"), Counts())
 
-    first, second = made(), made()
+    first, second = counting_action(), counting_action()
     for value in (1.0, 3.0, 2.0):
         first({"a": value})
     second.set_state(first.get_state())
@@ -177,7 +177,7 @@ def test_numbers_go_on_after_a_restart(tmp_path):
 
 def test_a_negative_number_keeps_all_and_0_is_refused(tmp_path):
     assert len(written(files := ExportFileManager(tmp_path / "m", max_to_keep=-1), 8)) == len(files.managed_files)
-    with pytest.raises(UsageError, match=r"max_to_keep: received 0, .* -1 to keep all"):
+    with raises_problem(key="max_to_keep", received=0, remedy="-1 to keep all"):
         ExportFileManager(tmp_path / "m", max_to_keep=0)
 
 

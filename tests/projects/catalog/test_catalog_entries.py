@@ -6,6 +6,7 @@ from everstep.catalog import Catalog
 from everstep.config import Layer
 from everstep.errors import UsageError
 from everstep.projects.catalog import entries
+from everstep.testing.problems import raises_problem
 
 
 def refusal(project, text: str) -> str:
@@ -121,14 +122,14 @@ def test_all_mistakes_are_told_at_once(project):
 
 
 def test_a_file_that_is_not_there(project):
-    with pytest.raises(UsageError, match="nowhere.yaml: does not exist"):
+    with raises_problem(key=f"config file {project.root / 'nowhere.yaml'}", reason="does not exist"):
         Catalog.from_files([project.root / "nowhere.yaml"], project.root)
 
 
 def test_unknown_names(project):
     catalog = project.catalog("mnist: {raw: a.npz}\n")
     for call in (catalog.load, catalog.fingerprint, catalog.exists, catalog.path):
-        with pytest.raises(UsageError, match="the catalog has no such name") as error:
+        with raises_problem(key="name", received="mnist.rwa", reason="the catalog has no such name") as error:
             call("mnist.rwa")
         assert (error.value.received, error.value.remedy) == ("mnist.rwa", "did you mean 'mnist.raw'?")
 
@@ -145,8 +146,8 @@ def test_missing_data_is_named_with_its_absolute_path(project, monkeypatch, tmp_
     assert lines[1].startswith(f"b: there is no file or folder {project.root}/data/b.csv: ")
     assert lines[2].startswith("name: received 'd', the catalog has no such name: known: 'a', 'b', 'c'")
     assert len(lines) == 3
-    with pytest.raises(UsageError, match=f"^a: there is no file or folder {project.root}/data/a.npz"):
+    with raises_problem(key="a", reason=f"there is no file or folder {project.root}/data/a.npz"):
         catalog.load("a")
-    with pytest.raises(UsageError, match=f"^b: there is no version in {project.root}/data/b.csv"):
+    with raises_problem(key="b", reason=f"there is no version in {project.root}/data/b.csv"):
         catalog.load("b")
     catalog.check(["c"])

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from everstep.errors import UsageError
 from everstep.projects.catalog import places
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def test_numbers_go_on_as_numbers(project):
 def test_a_version_is_never_overwritten(project):
     catalog = project.catalog(VERSIONED)
     catalog.save("log", "first", version="v1")
-    with pytest.raises(UsageError, match="received 'v1', .*already exists"):
+    with raises_problem(key="log.version", received="v1", reason="already exists"):
         catalog.save("log", "second", version="v1")
     assert catalog.load("log", "v1") == "first"
     assert project.drafts() == []
@@ -49,10 +49,10 @@ def test_a_version_is_never_overwritten(project):
 @pytest.mark.parametrize("version", ["../x", "a/b", "", ".hidden", "a b"])
 def test_versions_stay_in_their_folder(project, version):
     catalog = project.catalog(VERSIONED)
-    with pytest.raises(UsageError, match="^version: received"):
+    with raises_problem(key="version", received=version):
         catalog.save("log", "x", version=version)
     catalog.save("log", "x", version="1")
-    with pytest.raises(UsageError, match="^version: received"):
+    with raises_problem(key="version", received=version):
         catalog.load("log", version)
 
 
@@ -60,10 +60,12 @@ def test_unknown_versions_and_entries_without(project):
     catalog = project.catalog(VERSIONED + "plain: a.txt\n")
     catalog.save("log", "x", version="12")
     catalog.save("plain", "x")
-    with pytest.raises(UsageError, match=f"^log: there is no version '13' in {project.root}/data/log.txt: known: '12'"):
+    with raises_problem(
+        key="log", reason=f"there is no version '13' in {project.root}/data/log.txt", remedy="known: '12'"
+    ):
         catalog.load("log", 13)
     for call in (lambda: catalog.load("plain", 1), lambda: catalog.save("plain", "y", version=1)):
-        with pytest.raises(UsageError, match="^plain: has no versions: set versioned: true"):
+        with raises_problem(key="plain", reason="has no versions", remedy="set versioned: true"):
             call()
     assert catalog.load("plain") == "x"
 
@@ -72,7 +74,7 @@ def test_a_file_in_the_way(project):
     catalog = project.catalog(VERSIONED)
     (project.root / "data").mkdir()
     (project.root / "data" / "log.txt").write_text("from before versions")
-    with pytest.raises(UsageError, match="is a file: choose a directory") as error:
+    with raises_problem(key="log", reason="is a file", remedy="choose a directory") as error:
         catalog.save("log", "x")
     assert error.value.received == str(project.root / "data" / "log.txt")
     assert (project.root / "data" / "log.txt").read_text() == "from before versions"
@@ -104,7 +106,7 @@ def test_a_failing_save_leaves_all_as_it_was(project):
     catalog = project.catalog("a: data/a.npz\nb: {filepath: data/b.npz, versioned: true}\n")
     for name in "ab":
         catalog.save(name, {"x": np.arange(3)})
-        with pytest.raises(UsageError, match=f"^{name}: data/{name}.npz cannot be written as npz: 'y' is an array of"):
+        with raises_problem(key=name, reason=f"data/{name}.npz cannot be written as npz: 'y' is an array of"):
             catalog.save(name, {"x": np.ones(3), "y": np.array([object()])})
         assert catalog.load(name)["x"].tolist() == [0, 1, 2]
     assert len(catalog.versions("b")) == 1

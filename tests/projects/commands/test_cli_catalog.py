@@ -5,8 +5,8 @@ import json
 import pytest
 import typer
 
-from everstep.errors import UsageError
 from everstep.projects.commands import catalog as command
+from everstep.testing.problems import raises_problem
 
 
 @pytest.fixture
@@ -59,15 +59,17 @@ def test_show(run, project):
 
 def test_check(run, project):
     assert run("check", "notes") == "found notes\n"
-    with pytest.raises(UsageError, match=f"far: there is no file or folder {project}/data/near.npz"):
+    with raises_problem(key="far", reason=f"there is no file or folder {project}/data/near.npz"):
         run("check")
-    with pytest.raises(UsageError, match="name: received 'note', the catalog has no such name: did you mean 'notes'?"):
+    with raises_problem(
+        key="name", received="note", reason="the catalog has no such name", remedy="did you mean 'notes'?"
+    ):
         run("check", "note")
 
 
 def test_a_project_without_a_catalog(run, project):
     (project / "config" / "catalog.yaml").unlink()
     (project / "config" / "local" / "catalog.yaml").unlink()
-    with pytest.raises(UsageError, match="does not exist: create it") as error:
+    with raises_problem(key="catalog", reason="does not exist", remedy="create it") as error:
         run("list")
     assert (error.value.key, error.value.received) == ("catalog", f"{project}/config/catalog.yaml")

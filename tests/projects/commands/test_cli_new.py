@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 MARK = re.compile(r"\{\{\w+\}\}|PACKAGE|\.tmpl\b")
 
 
-def made(folder):
+def files_below(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -22,7 +22,7 @@ def test_a_flow_has_the_whole_tree(everstep, tmp_path):
     done = everstep("new", "my-demo")
     assert done.code == 0
     assert "cd my-demo && pip install -e . && python train.py --task Mnist_B" in done.out
-    files = made(tmp_path / "my-demo")
+    files = files_below(tmp_path / "my-demo")
     assert {"train.py", "inference.py", "pyproject.toml", ".gitignore", "README.md", "tests/test_flow.py"} <= files
     assert {f"config/{name}.yaml" for name in ("parameters", "catalog", "optimizer")} <= files
     assert {"feature/feature.py", "model/model.py", "util/util.py", "notebook/flow.ipynb"} <= files
@@ -54,7 +54,7 @@ def _read(path, text):
 
 def test_components_have_a_run(everstep, tmp_path):
     everstep("new", "demo", "--template", "components")
-    assert {"runs/baseline/config.yaml", "src/models.py", "data/mnist.npz"} <= made(tmp_path / "demo")
+    assert {"runs/baseline/config.yaml", "src/models.py", "data/mnist.npz"} <= files_below(tmp_path / "demo")
 
 
 def test_only_one_name_is_installed(everstep, tmp_path):
@@ -89,7 +89,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(everstep, tmp_path, words,
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1
-    assert made(tmp_path) == {"full/file"}
+    assert files_below(tmp_path) == {"full/file"}
 
 
 @pytest.mark.full

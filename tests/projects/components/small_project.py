@@ -97,7 +97,7 @@ def write(root, more="", run="a", **changes):
     return folder
 
 
-def built(root, more="", **changes):
+def build_small_components(root, more="", **changes):
     write(root, more, **changes)
     opened = open_run("a", root, None)
     with opened.project.active():
@@ -105,7 +105,7 @@ def built(root, more="", **changes):
 
 
 def preflight(root, more):
-    made = built(root, more)
+    made = build_small_components(root, more)
     check_first_batches(made, *(create_split(made, name) for name in ("training", "validation", "test")))
 
 

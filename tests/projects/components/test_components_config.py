@@ -7,6 +7,7 @@ from components_project import config
 from everstep.components import ConfigNotFound, ConfigStruct, FoundMultipleConfigs, load_config_file
 from everstep.errors import UsageError
 from everstep.projects.components.config import find_config, load_run_config, require_epochs, training_values
+from everstep.testing.problems import raises_problem
 
 
 def written(folder, text):
@@ -28,9 +29,8 @@ def test_nested_values_defaults_and_unset_keys(tmp_path):
 
 def test_a_key_that_is_not_there_is_named_with_its_section_and_file(tmp_path):
     struct = load_config_file(written(tmp_path, "model_builder: {activation: relu}\n"))
-    with pytest.raises(UsageError, match="is read but not set") as refused:
+    with raises_problem(key="model_builder.activaton", reason="is read but not set") as refused:
         struct.model_builder.activaton  # noqa: B018
-    assert refused.value.key == "model_builder.activaton"
     assert "'activation'" in refused.value.remedy
     assert refused.value.origin.endswith("config.yaml:1")
     assert getattr(struct.model_builder, "activaton", 3) == 3
@@ -46,11 +46,14 @@ def test_struct_of_values_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    "text", ["seed: [1\nx: 2\n", "seed: 1\nseed: 2\n", "- seed: 1\n"], ids=["syntax", "a key twice", "a list"]
+    ("text", "place"),
+    [("seed: [1\nx: 2\n", ", line 2"), ("seed: 1\nseed: 2\n", ", line 2"), ("- seed: 1\n", "")],
+    ids=["syntax", "a key twice", "a list"],
 )
-def test_files_that_cannot_be_read(tmp_path, text):
-    with pytest.raises(UsageError, match="config.yaml"):
-        load_config_file(written(tmp_path, text))
+def test_files_that_cannot_be_read(tmp_path, text, place):
+    path = written(tmp_path, text)
+    with raises_problem(key=f"{path}{place}"):
+        load_config_file(path)
 
 
 @pytest.mark.parametrize(
@@ -106,48 +109,48 @@ def test_a_key_of_the_projects_own_may_resemble_one_that_is_set(tmp_path):
 def test_exactly_one_file(tmp_path):
     runs = tmp_path / "runs"
     (runs / "first").mkdir(parents=True)
-    with pytest.raises(UsageError, match="contains no run 'frist': did you mean 'first'"):
+    with raises_problem(key="run_name", reason="contains no run 'frist'", remedy="did you mean 'first'"):
         find_config(runs / "frist")
-    with pytest.raises(ConfigNotFound, match=r"contains no \*.yaml"):
+    with raises_problem(ConfigNotFound, reason=r"contains no \*.yaml"):
         find_config(runs / "first")
     (runs / "first" / "config.yml").touch()
-    with pytest.raises(ConfigNotFound, match="rename 'config.yml'"):
+    with raises_problem(ConfigNotFound, remedy="rename 'config.yml'"):
         find_config(runs / "first")
     (runs / "first" / "one.yaml").touch()
     assert find_config(runs / "first").name == "one.yaml"
     (runs / "first" / "two.yaml").touch()
-    with pytest.raises(FoundMultipleConfigs, match="one.yaml, two.yaml"):
+    with raises_problem(FoundMultipleConfigs, reason="one.yaml, two.yaml"):
         find_config(runs / "first")
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "message"),
+    ("changes", "key", "fields"),
     [
-        ({"src_code_path": None}, "src_code_path", "missing"),
-        ({"data_loader_class": None}, "data_loader_class", "missing: .*'dataset.DataLoader'"),
-        ({"project_name": None}, "project_name", "missing"),
-        ({"project_name": 12}, "project_name", "received 12"),
-        ({"project_name": " "}, "project_name", "must not be empty"),
-        ({"epochs": 0}, "epochs", "received 0, must be at least 1"),
-        ({"epochs": "10"}, "epochs", "received '10'"),
-        ({"batch_size": True}, "batch_size", "received True"),
-        ({"seed": -1}, "seed", "received -1"),
-        ({"export": {"mode": "minimum"}}, "export.mode", "received 'minimum', must be 'min' or 'max'"),
-        ({"export": {"metric": 3}}, "export.metric", "received 3, must be the name of a metric"),
-        ({"do_train_augmentation": "yes"}, "do_train_augmentation", "received 'yes'"),
-        ({"do_train_augmentation": True}, "augmentor_class", "missing, but do_train_augmentation is true"),
-        ({"model_builder_class": "ModelBuilder"}, "model_builder_class", "must be a module and a class"),
-        ({"model_builder_class": ""}, "model_builder_class", "must be a module and a class"),
+        ({"src_code_path": None}, "src_code_path", {"reason": "missing"}),
+        ({"data_loader_class": None}, "data_loader_class", {"reason": "missing", "remedy": "'dataset.DataLoader'"}),
+        ({"project_name": None}, "project_name", {"reason": "missing"}),
+        ({"project_name": 12}, "project_name", {"received": 12}),
+        ({"project_name": " "}, "project_name", {"reason": "must not be empty"}),
+        ({"epochs": 0}, "epochs", {"received": 0, "reason": "must be at least 1"}),
+        ({"epochs": "10"}, "epochs", {"received": "10"}),
+        ({"batch_size": True}, "batch_size", {"received": True}),
+        ({"seed": -1}, "seed", {"received": -1}),
+        ({"export": {"mode": "minimum"}}, "export.mode", {"received": "minimum", "reason": "must be 'min' or 'max'"}),
+        ({"export": {"metric": 3}}, "export.metric", {"received": 3, "reason": "must be the name of a metric"}),
+        ({"do_train_augmentation": "yes"}, "do_train_augmentation", {"received": "yes"}),
+        ({"do_train_augmentation": True}, "augmentor_class", {"reason": "missing, but do_train_augmentation is true"}),
+        ({"model_builder_class": "ModelBuilder"}, "model_builder_class", {"reason": "must be a module and a class"}),
+        ({"model_builder_class": ""}, "model_builder_class", {"reason": "must be a module and a class"}),
         (
             {"evaluator_class": "evaluator_class: evaluation.Evaluator"},
             "evaluator_class",
-            "contains a key: write evaluator_class: evaluation.Evaluator",
+            {"reason": "contains a key", "remedy": "write evaluator_class: evaluation.Evaluator"},
         ),
     ],
 )
-def test_values_that_no_run_can_have(tmp_path, changes, key, message):
+def test_values_that_no_run_can_have(tmp_path, changes, key, fields):
     path = written(tmp_path, yaml.safe_dump(config(**changes)))
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         load_run_config(path)
     assert [problem.key for problem in refused.value.problems] == [key]
     assert refused.value.origin.startswith(str(path))

@@ -9,13 +9,14 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from small_project import built, preflight, run, trained_by_itself, write
+from small_project import build_small_components, preflight, run, trained_by_itself, write
 from test_components_check import checked
 
 from everstep.errors import UsageError
 from everstep.projects.components.data_splits import create_split, padded
 from everstep.projects.components.exported_model import ExportedModel
 from everstep.projects.components.losses import with_axes
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -136,7 +137,7 @@ RIGID = """
 
 
 def test_a_loss_that_takes_whole_batches_only_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"model_builder_class: .*a batch of 2, as the last one .*the loss fails"):
+    with raises_problem(key="model_builder_class", reason="a batch of 2, as the last one .*the loss fails"):
         preflight(tmp_path, RIGID)
     assert "odd.Builder: a batch of 2, as the last" in checked(tmp_path, None, "labels")["labels"][0]
 
@@ -168,15 +169,14 @@ def dataset(n=10, loaded="", batched=".batch(4)"):
     [(8, "2 batches were .* but the dataset has more"), (16, "4 batches .*has 3"), (12, "12 samples .*has 10")],
 )
 def test_a_dataset_of_unknown_size_is_counted_while_it_is_read(tmp_path, n, message):
-    stream = create_split(built(tmp_path, dataset(n)), "training").stream
-    with pytest.raises(UsageError, match=f"odd.Loader: training data: {message}") as refused:
+    stream = create_split(build_small_components(tmp_path, dataset(n)), "training").stream
+    with raises_problem(key="data_loader_class", reason=f"odd.Loader: training data: {message}") as refused:
         list(itertools.islice(stream, 5))
-    assert refused.value.key == "data_loader_class"
     assert "config.yaml:" in refused.value.origin
 
 
 def test_a_dataset_that_keeps_its_word_goes_on(tmp_path):
-    made = built(tmp_path, dataset())
+    made = build_small_components(tmp_path, dataset())
     stream = create_split(made, "training").stream
     assert [len(batch[1]) for batch in itertools.islice(stream, 7)] == [4, 4, 2, 4, 4, 2, 4]
     resumed = create_split(made, "training").stream
@@ -202,7 +202,7 @@ def test_more_training_samples_than_announced_fail_the_check(tmp_path):
     ],
 )
 def test_epochs_that_run_into_each_other_are_told(tmp_path, n, loaded, batched, drifts):
-    flow = create_split(built(tmp_path, dataset(n, loaded, batched)), "training")
+    flow = create_split(build_small_components(tmp_path, dataset(n, loaded, batched)), "training")
     assert ("batch before you repeat" in flow.warning) == drifts
     sizes = [len(batch[1]) for batch in itertools.islice(flow.stream, 2 * flow.n_iter)]
     assert (sum(sizes) == 2 * n) == (not drifts)
@@ -225,9 +225,10 @@ COLLECTED = """
 
 
 def test_a_generator_collected_in_a_list_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="training data is read without end after its 10 samples") as refused:
-        create_split(built(tmp_path, COLLECTED), "training")
-    assert refused.value.key == "preprocessor_class"
+    with raises_problem(
+        key="preprocessor_class", reason="training data is read without end after its 10 samples"
+    ) as refused:
+        create_split(build_small_components(tmp_path, COLLECTED), "training")
     assert "config.yaml:" in refused.value.origin
 
 
@@ -255,7 +256,7 @@ def test_what_batchify_loses_is_not_the_loaders_fault(tmp_path, more):
     if more == LOST_ROWS:
         pytest.importorskip("tensorflow")
     with pytest.raises(UsageError) as refused:
-        list(create_split(built(tmp_path, more), "training").batches())
+        list(create_split(build_small_components(tmp_path, more), "training").batches())
     assert refused.value.key == "preprocessor_class"
 
 
@@ -281,7 +282,7 @@ DATASET_OF_ROWS = "tf.data.Dataset.from_tensor_slices((np.ones((10, 4)), np.aran
 def test_what_is_no_batch_is_called_that_with_what_batchify_returns(tmp_path, returned, reason):
     pytest.importorskip("tensorflow")
     with pytest.raises(UsageError) as refused:
-        list(create_split(built(tmp_path, UNBATCHED.replace("{}", returned)), "training").batches())
+        list(create_split(build_small_components(tmp_path, UNBATCHED.replace("{}", returned)), "training").batches())
     assert refused.value.key == "preprocessor_class"
     assert f"batchify returned {reason}" in refused.value.reason
     assert "dataset.batch(size)" in refused.value.remedy
@@ -303,16 +304,15 @@ NEGATIVE = """
 
 def test_weights_that_turn_negative_stop_a_dataset(tmp_path):
     pytest.importorskip("tensorflow")
-    stream = create_split(built(tmp_path, NEGATIVE), "training").stream
-    with pytest.raises(UsageError, match="a weight of training batch 1 is -1.0, but weights") as refused:
+    stream = create_split(build_small_components(tmp_path, NEGATIVE), "training").stream
+    with raises_problem(key="data_loader_class", reason="a weight of training batch 1 is -1.0, but weights"):
         list(itertools.islice(stream, 3))
-    assert refused.value.key == "data_loader_class"
 
 
 def test_a_batch_may_be_larger_than_the_data():
     assert len(list(itertools.islice(padded(iter("ab"), 2, "it", 9000), 9000))) == 9000
     read = padded(iter("ab"), 2, "it")
-    with pytest.raises(UsageError, match="it is read without end"):
+    with raises_problem(reason="it is read without end"):
         list(itertools.islice(read, 10_000))
 
 
@@ -359,7 +359,7 @@ def test_whole_numbers_as_floats_are_numbers_of_samples_and_batches(tmp_path):
     found = checked(tmp_path, None, "training samples", "training batches")
     assert "create_training_generator() returned 10.0 samples: return an int" in found["training samples"][0]
     assert [found[name][0][:4] for name in ("training samples", "training batches")] == ["warn", "ok  "], found
-    flow = create_split(built(tmp_path, FLOATS), "training")
+    flow = create_split(build_small_components(tmp_path, FLOATS), "training")
     assert (flow.count, flow.n_iter) == (10, 3)
 
 

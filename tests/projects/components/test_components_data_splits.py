@@ -8,11 +8,11 @@ import pytest
 import yaml
 from components_project import PREPROCESSING, config
 
-from everstep.errors import UsageError
 from everstep.projects.components.building import build_components
 from everstep.projects.components.config import load_config_file
 from everstep.projects.components.data_splits import create_split, exactly, padded
 from everstep.projects.components.project import Project
+from everstep.testing.problems import raises_problem
 
 LOADER = """
     import itertools
@@ -142,7 +142,9 @@ def test_a_dataset_that_repeats_before_it_is_batched_is_cut(tmp_path):
     made.preprocessor.batchify = lambda generator, n: (generator.repeat().batch(4).prefetch(1), 3)
     assert labels(create_split(made, "validation")) == list(range(10))
     made.preprocessor.batchify = lambda generator, n: (generator.batch(4, drop_remainder=True), 3)
-    with pytest.raises(UsageError, match="batchify announced 3 batches for 10 samples, but the dataset has 2"):
+    with raises_problem(
+        key="preprocessor_class", reason="batchify announced 3 batches for 10 samples, but the dataset has 2"
+    ):
         create_split(made, "training")
 
 
@@ -185,19 +187,19 @@ def test_weights_are_preprocessed_where_a_class_says_how(tmp_path):
     ],
 )
 def test_loaders_that_do_not_keep_their_word(tmp_path, old, new, message):
-    with pytest.raises(UsageError, match=message):
+    with raises_problem(key="data_loader_class", reason=message):
         labels(create_split(components(tmp_path, loader=LOADER.replace(old, new, 1)), "training"))
 
 
 def test_rows_are_counted():
     batches = [(np.arange(4), np.arange(4)), (np.arange(4), np.arange(4))]
     assert [len(y) for _, y in exactly(batches, 6, 2, "it")] == [4, 2]
-    with pytest.raises(UsageError, match="it ended after 8 samples, but 9 were announced"):
+    with raises_problem(reason="it ended after 8 samples, but 9 were announced"):
         list(exactly(batches, 9, 3, "it"))
-    with pytest.raises(UsageError, match="announced 3 batches for 8 samples, but they fill 2"):
+    with raises_problem(reason="announced 3 batches for 8 samples, but they fill 2"):
         list(exactly(batches, 8, 3, "it"))
-    with pytest.raises(UsageError, match="different numbers of samples"):
+    with raises_problem(reason="different numbers of samples"):
         list(exactly([(np.arange(4), np.arange(3))], 4, 1, "it"))
-    with pytest.raises(UsageError, match="but is a ndarray"):
+    with raises_problem(reason="but is a ndarray"):
         list(exactly([np.arange(4)], 4, 1, "it"))
     assert list(itertools.islice(padded(iter("ab"), 2, "it"), 4)) == ["a", "b", "b", "b"]

@@ -11,6 +11,7 @@ from components_project import SOURCES, write_run, write_source
 from everstep.components import Orchestrator
 from everstep.errors import UsageError
 from everstep.projects.components.orchestrator import _locked
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -228,10 +229,10 @@ def test_there_are_many():
 def test_an_unknown_run_and_a_folder_of_data_that_is_not_there(tmp_path):
     write_source(tmp_path)
     write_run(tmp_path)
-    with pytest.raises(UsageError, match="'.*/runs' contains no run 'b': known: 'a'"):
+    with raises_problem(key="run_name", reason="'.*/runs' contains no run 'b'", remedy="known: 'a'"):
         Orchestrator("b", tmp_path)
-    with pytest.raises(UsageError, match="run_name: received '../a', must be the name of a folder in runs/"):
+    with raises_problem(key="run_name", received="../a", reason="must be the name"):
         Orchestrator("../a", tmp_path)
-    with pytest.raises(UsageError, match="does not exist") as refused:
+    with raises_problem(key="data_dir", reason="does not exist") as refused:
         Orchestrator("a", tmp_path, tmp_path / "x")
     assert (refused.value.key, refused.value.origin) == ("data_dir", "the argument data_dir")

@@ -10,6 +10,7 @@ from everstep.components import Orchestrator
 from everstep.config.allowed import allows_pickle
 from everstep.errors import TrainingError, UsageError
 from everstep.projects.components.generic_trainer import load_estimator, save_estimator
+from everstep.testing.problems import raises_problem
 
 pytest.importorskip("skops")
 
@@ -64,9 +65,8 @@ class Homemade:
 
 @pytest.mark.full
 def test_pickle_needs_the_projects_word(tmp_path):
-    with pytest.raises(
-        TrainingError, match=r"Homemade cannot be saved with skops: .*allow-pickle = true in .*pyproject"
-    ):
+    remedy = "allow-pickle = true in .*pyproject"
+    with raises_problem(TrainingError, reason="Homemade cannot be saved with skops", remedy=remedy):
         save_estimator(Homemade(), tmp_path, tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.everstep]\nallow-pickle = true\n")
     folder = tmp_path / "allowed"
@@ -74,7 +74,7 @@ def test_pickle_needs_the_projects_word(tmp_path):
     assert save_estimator(Homemade(), folder, tmp_path) == "model.joblib"
     assert load_estimator(folder, tmp_path).predict([1]).tolist() == [0]
     (tmp_path / "pyproject.toml").write_text("[tool.everstep]\nallow-pickle = false\n")
-    with pytest.raises(UsageError, match="can run any code when it is loaded"):
+    with raises_problem(reason="can run any code when it is loaded"):
         load_estimator(folder, tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.everstep]\nallow-pickle = "yes"\n')
     with pytest.raises(UsageError) as refused:

@@ -6,7 +6,8 @@ import pytest
 from small_project import run, write
 
 from everstep.components import Orchestrator
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
+from everstep.testing.problems import raises_problem
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,7 +99,7 @@ def test_the_keys_that_an_evaluation_names_are_known_to_training(tmp_path, quiet
     write(tmp_path, SCALED, preprocessor={"scale": 1})
     run(tmp_path, allow_change=["code"])
     write(tmp_path, SCALED, preprocessor={"scale": 2}, epochs=2)
-    with pytest.raises(UsageError, match="preprocessor.scale"):
+    with raises_problem(key="task.project.preprocessor.scale"):
         run(tmp_path)
     run(tmp_path, allow_change=["preprocessor.scale", "code"])
 
@@ -124,7 +125,9 @@ def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, 
         tmp_path,
         "    class Loader(Loader):\n        def sample(self, row):\n            return np.full(4, row), row % 2",
     )
-    with pytest.raises(TrainingError, match=r"val_loss .*the code has changed \(sources .*--allow-change code"):
+    with raises_problem(
+        TrainingError, reason=r"val_loss .*the code has changed \(sources", remedy="--allow-change code"
+    ):
         run(tmp_path)
     assert json.loads((folder / "reports" / "metrics.json").read_text())["validation"] == published["validation"]
     assert run(tmp_path, allow_change=["code"])["validation"] != published["validation"]
@@ -172,14 +175,18 @@ NOISY = """
 
 def test_shuffled_validation_data_is_refused_before_training(tmp_path, quiet):
     folder = write(tmp_path, SHUFFLED)
-    with pytest.raises(UsageError, match=r"odd.Loader: .*validation data comes in another order .*config.yaml"):
+    reason = "odd.Loader: .*validation data comes in another order"
+    with raises_problem(key="data_loader_class", reason=reason) as refused:
         run(tmp_path)
+    assert "config.yaml" in refused.value.origin
     assert not (folder / "training").exists()
 
 
 def test_validation_data_whose_order_changes_later_gets_no_ids(tmp_path, quiet):
     folder = write(tmp_path, LATE)
-    with pytest.raises(TrainingError, match=r"no row is written: .*create_validation_gen.* first at sample 8,"):
+    with raises_problem(
+        TrainingError, key="data_loader_class", reason="no row is written: .*create_validation_gen.* first at sample 8,"
+    ):
         run(tmp_path)
     assert not (folder / "validation_report.csv").exists()
     assert not (folder / "reports").exists() or not list((folder / "reports").glob("*.csv"))

@@ -43,7 +43,7 @@ def steps(points):
     return {name: [step for other, step in listed if other == name] for name, _ in listed}
 
 
-def made(root, monkeypatch, uri, **changes):
+def write_tracked_run(root, monkeypatch, uri, **changes):
     """A project whose experiment is named by its folder, where nothing else of the server's is."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     write_source(root)
@@ -58,7 +58,7 @@ def only(uri, root):
 def test_what_is_where(tmp_path, data, server, monkeypatch):
     """No git anywhere; then a run again, more epochs, and other functions: each adds what is new, and nothing else."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    folder = made(tmp_path, monkeypatch, server.uri, odd=ODD, **DESCRIBED)
+    folder = write_tracked_run(tmp_path, monkeypatch, server.uri, odd=ODD, **DESCRIBED)
     results = run(tmp_path, data)
     first, points = only(server.uri, tmp_path)
     assert (first.info.run_name, first.info.status) == ("a", "FINISHED")
@@ -85,7 +85,7 @@ def test_what_is_where(tmp_path, data, server, monkeypatch):
     run(tmp_path, data)  # evaluated again
     assert only(server.uri, tmp_path)[1] == points
 
-    made(tmp_path, monkeypatch, server.uri, odd=ODD, epochs=3, **DESCRIBED)
+    write_tracked_run(tmp_path, monkeypatch, server.uri, odd=ODD, epochs=3, **DESCRIBED)
     run(tmp_path, data)
     longer, more = only(server.uri, tmp_path)
     assert (longer.info.run_id, longer.info.status) == (first.info.run_id, "FINISHED")
@@ -107,7 +107,7 @@ def test_down_through_all_of_training(tmp_path, data, server, monkeypatch):
     """The server is gone while a run trains, exports and evaluates; back, it gets everything once."""
     with Proxy(server.uri) as proxy:
         proxy.fault = "refuse"
-        folder = made(tmp_path, monkeypatch, proxy.uri)
+        folder = write_tracked_run(tmp_path, monkeypatch, proxy.uri)
         run(tmp_path, data)
         assert runs_of(server.uri, tmp_path.name) == []
         proxy.fault = "none"
@@ -124,7 +124,7 @@ def test_down_through_all_of_training(tmp_path, data, server, monkeypatch):
 def test_failing_through_all_of_training_and_back_in_the_next_run(tmp_path, data, server, monkeypatch, fault):
     with Proxy(server.uri) as proxy:
         proxy.fault = fault
-        made(tmp_path, monkeypatch, proxy.uri)
+        write_tracked_run(tmp_path, monkeypatch, proxy.uri)
         run(tmp_path, data)
         proxy.fault = "none"
         run(tmp_path, data)
@@ -135,7 +135,7 @@ def test_failing_through_all_of_training_and_back_in_the_next_run(tmp_path, data
 
 @pytest.mark.full
 def test_the_code_version_is_that_of_the_project(tmp_path, data, server, monkeypatch):
-    made(tmp_path, monkeypatch, server.uri)
+    write_tracked_run(tmp_path, monkeypatch, server.uri)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=me", "-c", "user.email=me@here"]
     (tmp_path / ".gitignore").write_text("runs/\n")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from small_project import built, preflight, run, trained_by_itself, write
+from small_project import build_small_components, preflight, run, trained_by_itself, write
 from test_components_check import checked
 
 from everstep.data.wrappers import class_weighted
@@ -17,12 +17,13 @@ from everstep.projects.components.exported_model import input_dtypes
 from everstep.projects.components.keras_trainer import compiled_model
 from everstep.projects.components.model_metrics import R2, CompiledMetrics, MeanScore
 from everstep.projects.components.run_folder import open_run
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_project(tmp_path_factory):
     """A project with a run of two epochs, not exported yet."""
     root = tmp_path_factory.mktemp("trained")
     write(root, epochs=2)
@@ -31,10 +32,10 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("allowed", [(), ("task.project.export.mode",)])
-def test_what_the_best_epoch_is_cannot_change(trained, tmp_path, quiet, allowed):
-    root = shutil.copytree(trained, tmp_path / "copy", symlinks=True)
+def test_what_the_best_epoch_is_cannot_change(trained_project, tmp_path, quiet, allowed):
+    root = shutil.copytree(trained_project, tmp_path / "copy", symlinks=True)
     write(root, epochs=3, export={"metric": "val_loss", "mode": "max"})
-    with pytest.raises(UsageError, match="only the best epoch by 'min' was kept") as refused:
+    with raises_problem(key="export.mode", received="max", reason="only the best epoch by 'min' was kept") as refused:
         run(root, allow_change=allowed)
     error = refused.value
     assert (error.key, error.received) == ("export.mode", "max")
@@ -43,11 +44,12 @@ def test_what_the_best_epoch_is_cannot_change(trained, tmp_path, quiet, allowed)
     assert "allow" not in str(error)
 
 
-def test_a_flag_alone_refuses_nothing_and_fewer_epochs_are_refused(trained, tmp_path, quiet):
-    root = shutil.copytree(trained, tmp_path / "copy", symlinks=True)
+def test_a_flag_alone_refuses_nothing_and_fewer_epochs_are_refused(trained_project, tmp_path, quiet):
+    root = shutil.copytree(trained_project, tmp_path / "copy", symlinks=True)
     write(root, epochs=1)
-    with pytest.raises(UsageError, match=r"epochs: received 1, but 2 are trained already: .*config.yaml:\d+"):
+    with raises_problem(key="epochs", received=1, reason="but 2 are trained already") as refused:
         run(root)
+    assert refused.value.origin.startswith(f"{root / 'runs' / 'a' / 'config.yaml'}:")
     assert not (root / "runs" / "a" / "exported").exists()
     write(root, epochs=3)
     assert trained_by_itself(root, ["task.project.export.mode"]).epoch == [0, 1, 2]
@@ -102,7 +104,7 @@ NAMED = """
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 def test_inputs_are_found_by_their_names(tmp_path):
     """The model lists them in another order than a dictionary has them."""
-    made = built(tmp_path, NAMED)
+    made = build_small_components(tmp_path, NAMED)
     x = next(create_split(made, "validation").batches())[0]
     assert input_dtypes(compiled_model(made), x) == ["float32", "int32"]
     (line,) = checked(tmp_path, None, "export")["export"]
@@ -118,7 +120,7 @@ def test_a_run_with_inputs_by_name(tmp_path, quiet):
 
 
 def test_colours_are_no_part_of_a_message(tmp_path):
-    made = built(tmp_path)
+    made = build_small_components(tmp_path)
     with pytest.raises(UsageError) as refused, error_context("it", tmp_path):
         raise ValueError("\x1b[1m\x1b[32mred\x1b[0m")
     assert str(refused.value) == "it failed: ValueError: red"
@@ -126,7 +128,7 @@ def test_colours_are_no_part_of_a_message(tmp_path):
     def fail(folder):
         raise ValueError("a layer \x1b[1m'dense'\x1b[0m\nfails")
 
-    with pytest.raises(TrainingError, match="a layer 'dense' fails"):
+    with raises_problem(TrainingError, reason="a layer 'dense' fails"):
         write_export(open_run("a", tmp_path, None).folder, made.config, fail)
 
 
@@ -147,9 +149,8 @@ TWO = """
 
 def test_class_weights_need_one_output(tmp_path):
     message = "odd.Builder: class_weight: needs a model with one output"
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(key="model_builder_class", reason=message):
         preflight(tmp_path, TWO)
-    assert refused.value.key == "model_builder_class"
     (line,) = checked(tmp_path, None, "class weights")["class weights"]
     assert line.startswith(f"FAIL model_builder: model_builder_class: {message}")
 
@@ -159,7 +160,7 @@ def test_class_weights_join_others_and_leave_unknown_classes():
     labels = np.array([0, 1, -1, 7])
     assert weigh((0, labels))[2].tolist() == [3, 2, 1, 1]
     assert weigh((0, labels, np.full((4, 1), 10.0)))[2].tolist() == [[30], [20], [10], [10]]
-    with pytest.raises(UsageError, match=r"one label for each sample, not labels of shape \(2, 3, 4\)"):
+    with raises_problem(key="class_weight", reason=r"one label for each sample, not labels of shape \(2, 3, 4\)"):
         weigh((0, np.zeros((2, 3, 4))))
 
 
@@ -193,7 +194,7 @@ OWN_STEP = """
 
 @pytest.mark.backend
 def test_what_an_own_test_step_says_of_a_batch_is_averaged(tmp_path):
-    made = built(tmp_path, OWN_STEP)
+    made = build_small_components(tmp_path, OWN_STEP)
     model = compiled_model(made)
     metrics, batches = CompiledMetrics(model), list(create_split(made, "validation").batches())
     for x, y, _ in batches:

@@ -12,14 +12,16 @@ import yaml
 from components_project import EVALUATION, MODELS, SIZES, SOURCES, write_run, write_source
 
 from everstep.components import Orchestrator
-from everstep.errors import TrainingError, UsageError
+from everstep.errors import TrainingError
 from everstep.projects.components import orchestrator
 from everstep.projects.components.config import ConfigStruct
+from everstep.projects.components.export import DamagedExport
 from everstep.projects.components.exported_model import model_name
 from everstep.projects.components.keras_trainer import into_run_folder
 from everstep.projects.components.orchestrator import mlflow_names
 from everstep.projects.components.run_folder import RunFolder
 from everstep.projects.project_tracking import Tracking
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -131,13 +133,14 @@ CALLBACKS = """
 def test_what_is_refused_before_anything_is_trained(tmp_path, data, tracked):
     write_source(tmp_path)
     folder = write_run(tmp_path, export={"metric": "val_acc", "mode": "max"})
-    with pytest.raises(UsageError, match=r"no epoch has this metric \(metrics: .*val_loss") as refused:
+    with raises_problem(
+        key="export.metric", received="val_acc", reason=r"no epoch has this metric \(metrics: .*val_loss"
+    ) as refused:
         run(tmp_path, data)
-    assert (refused.value.key, refused.value.received) == ("export.metric", "val_acc")
     assert "config.yaml:" in refused.value.origin
     assert not (folder / "training").exists()
     assert not (folder / "run.json").exists()
-    with pytest.raises(UsageError, match="contains no export: train the run first"):
+    with raises_problem(key="run", reason="contains no export", remedy="train the run first"):
         Orchestrator("a", tmp_path, data).evaluate()
 
 
@@ -147,7 +150,7 @@ def test_another_value_is_refused_and_a_damaged_export_is_made_again(tmp_path, d
     folder = write_run(tmp_path)
     results = run(tmp_path, data)
     (folder / "exported" / "savedmodel" / "saved_model.pb").write_bytes(b"half")
-    with pytest.raises(UsageError, match="is damaged"):
+    with raises_problem(DamagedExport, reason="is damaged"):
         Orchestrator("a", tmp_path, data).evaluate()
     assert run(tmp_path, data) == results
     shutil.rmtree(folder / "exported")
@@ -156,10 +159,10 @@ def test_another_value_is_refused_and_a_damaged_export_is_made_again(tmp_path, d
 
     changed = {"name": "baseline", "activation": "tanh", "n_filters": 16, "dropout_rate": 0.2}
     write_run(tmp_path, model_builder=changed)
-    with pytest.raises(UsageError, match="model_builder.activation"):
+    with raises_problem(key="model_builder.activation"):
         run(tmp_path, data)
     write_run(tmp_path, export={"metric": "loss", "mode": "min"})
-    with pytest.raises(UsageError, match="export.metric: received 'loss', .*another name"):
+    with raises_problem(key="export.metric", received="loss", remedy="another name"):
         run(tmp_path, data)
 
 
@@ -204,53 +207,73 @@ def test_changed_functions_are_a_new_evaluation(tmp_path, data, tracked):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "fields"),
     [
+        ("return model", "return None", {"reason": r"get_compiled_model\(\): must return a compiled .*returned None"}),
+        ("model.compile(", "dict(", {"reason": "is not compiled", "remedy": "call model.compile"}),
+        ("m_config.n_filters", "m_config.filters", {"key": "model_builder.filters", "remedy": "'n_filters'"}),
+        ("get_compiled_model", "get_model", {"reason": "models.ModelBuilder does not define get_compiled_model"}),
         (
-            "return model",
-            "return None",
-            r"get_compiled_model\(\): must return a compiled .*returned None",
+            "keras.Input((",
+            "keras.Input((1 // 0 * ",
+            {"reason": r"get_compiled_model\(\) failed at .*models.py:\d+: ZeroDivision"},
         ),
-        ("model.compile(", "dict(", "is not compiled: call model.compile"),
-        ("m_config.n_filters", "m_config.filters", r"model_builder.filters: .*did you mean 'n_filters'.*config.yaml"),
-        ("get_compiled_model", "get_model", "models.ModelBuilder does not define get_compiled_model"),
-        ("keras.Input((", "keras.Input((1 // 0 * ", r"get_compiled_model\(\) failed at .*models.py:\d+: ZeroDivision"),
-        ("self.activation = m_config", "self.activation = config.nothing", "nothing: is read but not set"),
+        (
+            "self.activation = m_config",
+            "self.activation = config.nothing",
+            {"key": "nothing", "reason": "is read but not set"},
+        ),
     ],
 )
-def test_builders_that_cannot_be_trained(tmp_path, data, tracked, old, new, message):
+def test_builders_that_cannot_be_trained(tmp_path, data, tracked, old, new, fields):
     write_source(tmp_path, models=MODELS.replace(old, new))
     folder = write_run(tmp_path)
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**{"key": "model_builder_class", **fields}) as refused:
         run(tmp_path, data)
+    assert "config.yaml" in refused.value.origin
     assert "\n" not in str(refused.value)
     assert not (folder / "training").exists()
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new", "message"),
+    ("module", "old", "new", "fields"),
     [
         (
             "evaluation",
             '"sparse categorical ce"',
             '"label"',
-            "evaluation.Evaluator: .*received 'label', is a reserved column",
+            {"key": "evaluator_class", "reason": "evaluation.Evaluator: .*received 'label', is a reserved column"},
         ),
-        ("evaluation", "self.get_cat_loss()}", "3}", "received 3, needs a function f.y_true, y_pred."),
+        (
+            "evaluation",
+            "self.get_cat_loss()}",
+            "3}",
+            {"key": "evaluator_class", "reason": "received 3, needs a function f.y_true, y_pred."},
+        ),
         (
             "evaluation",
             'return {"sparse',
             'return self.nothing or {"sparse',
-            r"failed at .*evaluation.py:\d+: Attribute",
+            {"key": "evaluator_class", "reason": r"failed at .*evaluation.py:\d+: Attribute"},
         ),
-        ("dataset", "return [row[", "return [0] + [row[", r"get_validation_index\(\): returned 26 ids for 25"),
-        ("dataset", "rows = self._rows(self.test_data_dir)", "rows = 1 / 0", r"create_test_generator\(\) failed at"),
+        (
+            "dataset",
+            "return [row[",
+            "return [0] + [row[",
+            {"key": "data_loader_class", "reason": r"get_validation_index\(\): returned 26 ids for 25"},
+        ),
+        (
+            "dataset",
+            "rows = self._rows(self.test_data_dir)",
+            "rows = 1 / 0",
+            {"key": "data_loader_class", "reason": r"create_test_generator\(\) failed at"},
+        ),
     ],
 )
-def test_what_would_fail_after_training_is_refused_before(tmp_path, data, tracked, module, old, new, message):
+def test_what_would_fail_after_training_is_refused_before(tmp_path, data, tracked, module, old, new, fields):
     write_source(tmp_path, **{module: SOURCES[f"{module}.py"].replace(old, new)})
     folder = write_run(tmp_path)
-    with pytest.raises(UsageError, match=message) as refused:
+    with raises_problem(**fields) as refused:
         run(tmp_path, data)
     assert "config.yaml" in str(refused.value)
     assert not (folder / "training").exists()
@@ -264,5 +287,5 @@ def test_callbacks_write_into_the_runs_folder(tmp_path):
     assert into_run_folder([board, [best]], folder) == [board, best]
     assert board.log_dir == str(folder.path / "logs" / "callback")
     assert best.filepath == str(folder.path / "model_checkpoints" / "{epoch:02d}.keras")
-    with pytest.raises(UsageError, match="must return Keras callbacks"):
+    with raises_problem(key="get_callbacks()", reason="must return Keras callbacks"):
         into_run_folder([print], folder)

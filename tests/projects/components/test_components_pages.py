@@ -11,13 +11,13 @@ from pages_project import DESCRIBED, HOSTILE, write_project, write_run
 
 from everstep import storage
 from everstep.components import Orchestrator
-from everstep.errors import UsageError
 from everstep.projects.components import orchestrator
 from everstep.projects.components.config import ConfigStruct
 from everstep.projects.components.evaluation import write_pages
 from everstep.projects.components.orchestrator import create_tracking
 from everstep.projects.components.run_folder import RunFolder
 from everstep.projects.project_tracking import Tracking
+from everstep.testing.problems import raises_problem
 from everstep.testing.servers.mlflow_server import MlflowServer, client_of, memory_folder, runs_of
 from everstep.testing.servers.proxy import Proxy
 from everstep.tracking.mlflow import spool_of
@@ -199,21 +199,27 @@ def test_a_full_disk_costs_the_pages_and_nothing_else(project, tracked, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "fields"),
     [
-        ("return 3", "must return a dict of numbers and texts, but returned 3 for '0'"),
-        ("return {data_id: 1}", r"must return a dict with the keys '0'"),
-        ("return {'loss': 1 / 0}", r"evaluator_class: problems.Regressed.get_columns\(\).*ZeroDivision"),
-        ("return {'label': 1}", "columns: received 'label', is a column of the table"),
+        (
+            "return 3",
+            {"key": "evaluator_class", "reason": "must return a dict of numbers and texts, but returned 3 for '0'"},
+        ),
+        ("return {data_id: 1}", {"key": "evaluator_class", "reason": "must return a dict with the keys '0'"}),
+        (
+            "return {'loss': 1 / 0}",
+            {"key": "evaluator_class", "reason": r"problems.Regressed.get_columns\(\).*ZeroDivision"},
+        ),
+        ("return {'label': 1}", {"key": "columns", "received": "label", "reason": "is a column of the table"}),
     ],
 )
-def test_columns_that_are_none(project, monkeypatch, body, message):
+def test_columns_that_are_none(project, monkeypatch, body, fields):
     source = project / "src" / "problems.py"
     text = source.read_text()
     changed = f"class Regressed(EvaluatorBase):\n    def get_columns(self, x, y, data_id):\n        {body}\n"
     source.write_text(text.replace("class Regressed(EvaluatorBase):\n", changed))
     try:
-        with pytest.raises(UsageError, match=message) as refused:
+        with raises_problem(**fields) as refused:
             Orchestrator("numbers", project, verbose=False).evaluate()
     finally:
         source.write_text(text)

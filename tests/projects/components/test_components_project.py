@@ -7,8 +7,8 @@ import pytest
 from components_project import write_run, write_source
 
 from everstep.components import BaseClass, Orchestrator
-from everstep.errors import UsageError
 from everstep.projects.components.project import Project
+from everstep.testing.problems import raises_problem
 
 CLASS = "from everstep.components import BaseClass\nclass Net(BaseClass):\n    name = {name!r}\n"
 
@@ -58,22 +58,37 @@ def test_packages_inside_a_project(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "fields"),
     [
-        ("os.system", "no module 'os': .*Python's own"),
-        ("numpy.ndarray", "no module 'numpy'.*only classes of the project"),
-        ("model.Net", "no module 'model'.*did you mean 'models'"),
-        ("models.Nets", "the module 'models' has no 'Nets': did you mean 'Net'"),
-        ("models.os.PathLike", "must be a class derived from BaseClass, but is the class PathLike"),
-        ("models.number", "an object of the class int"),
-        ("broken.Net", r"importing 'broken' failed at .*broken.py:2: ZeroDivisionError: division by zero"),
-        ("syntax.Net", r"importing 'syntax' failed at .*syntax.py:1: SyntaxError"),
-        ("needs.Net", "ModuleNotFoundError: No module named 'not_there'"),
-        ("older.Net", "change the import: its names are in everstep.components"),
-        ("everstep.errors.UsageError", "must be a class derived from BaseClass"),
+        ("os.system", {"received": "os.system", "reason": "no module 'os'", "remedy": "Python's own"}),
+        (
+            "numpy.ndarray",
+            {"received": "numpy.ndarray", "reason": "no module 'numpy'", "remedy": "only classes of the project"},
+        ),
+        ("model.Net", {"received": "model.Net", "reason": "no module 'model'", "remedy": "did you mean 'models'"}),
+        (
+            "models.Nets",
+            {"received": "models.Nets", "reason": "the module 'models' has no 'Nets'", "remedy": "did you mean 'Net'"},
+        ),
+        (
+            "models.os.PathLike",
+            {
+                "received": "models.os.PathLike",
+                "reason": "must be a class derived from BaseClass, but is the class PathLike",
+            },
+        ),
+        ("models.number", {"received": "models.number", "reason": "an object of the class int"}),
+        ("broken.Net", {"reason": "importing 'broken' failed at .*broken.py:2: ZeroDivisionError: division by zero"}),
+        ("syntax.Net", {"reason": "importing 'syntax' failed at .*syntax.py:1: SyntaxError"}),
+        ("needs.Net", {"reason": "ModuleNotFoundError: No module named 'not_there'"}),
+        ("older.Net", {"remedy": "change the import: its names are in everstep.components"}),
+        (
+            "everstep.errors.UsageError",
+            {"received": "everstep.errors.UsageError", "reason": "must be a class derived from BaseClass"},
+        ),
     ],
 )
-def test_names_that_are_refused(tmp_path, name, message):
+def test_names_that_are_refused(tmp_path, name, fields):
     own = project(
         tmp_path,
         models="import os\nnumber = 3\n" + CLASS.format(name="own"),
@@ -82,26 +97,25 @@ def test_names_that_are_refused(tmp_path, name, message):
         needs="import not_there\n",
         older="from abstractions import ModelBuilderBase\n",
     )
-    with own.active(), pytest.raises(UsageError, match=message) as refused:
+    place = {"key": "model_builder_class", "origin": "config.yaml:3"}
+    with own.active(), raises_problem(**place, **fields) as refused:
         own.find_class(name, (BaseClass,), "model_builder_class", "config.yaml:3")
-    assert (refused.value.key, refused.value.origin) == ("model_builder_class", "config.yaml:3")
     assert "\n" not in str(refused.value)
 
 
 def test_the_source_folder_is_in_the_project(tmp_path):
     for source, reason in (("code", "there is no folder"), ("..", "must be inside the project")):
-        with pytest.raises(UsageError, match=reason) as refused:
+        with raises_problem(key="src_code_path", received=source, reason=reason, origin="config.yaml:3"):
             Project(tmp_path, source, "config.yaml:3")
-        assert (refused.value.key, refused.value.received) == ("src_code_path", source)
-        assert refused.value.origin == "config.yaml:3"
 
 
 def test_a_run_is_named_by_its_folder(tmp_path):
     write_source(tmp_path)
     write_run(tmp_path, "first")
     for name in ("", "../first", "a/b", ".hidden"):
-        with pytest.raises(UsageError, match="run_name"):
+        with raises_problem(key="run_name", received=name):
             Orchestrator(name, tmp_path)
-    with pytest.raises(UsageError, match="data_dir: received .*nowhere', does not exist .*from the argument data_dir"):
-        Orchestrator("first", tmp_path, tmp_path / "nowhere")
+    nowhere = tmp_path / "nowhere"
+    with raises_problem(key="data_dir", received=str(nowhere), origin="the argument data_dir"):
+        Orchestrator("first", tmp_path, nowhere)
     assert Orchestrator("first", tmp_path, tmp_path).config.data_dir == str(tmp_path.resolve())

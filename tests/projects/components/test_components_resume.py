@@ -18,6 +18,7 @@ from everstep.export.torch_program import ExportedProgram
 from everstep.projects.components.export import damage, write_export
 from everstep.projects.components.exported_model import load_exported, model_name
 from everstep.projects.components.run_folder import open_run
+from everstep.testing.problems import raises_problem
 from everstep.types import CLOCKS
 
 pytestmark = [
@@ -119,13 +120,13 @@ def test_an_export_is_replaced_only_by_one_that_is_whole(tmp_path, data):
 
     write_run(tmp_path, epochs=3, **builder)
     (tmp_path / "src" / "fickle").touch()
-    with pytest.raises(
+    with raises_problem(
         TrainingError,
-        match=rf"exported/{model_name()}', does not have the outputs of the trained model.*former export is unchanged",
+        reason=f"exported/{model_name()}', does not have the outputs of the trained model.*former export is unchanged",
     ):
         run(tmp_path, data)
     (tmp_path / "src" / "fickle").unlink()
-    refusal = pytest.raises(TrainingError, match=r"exported' cannot be written: .*is unchanged; all epochs are saved")
+    refusal = raises_problem(TrainingError, reason="exported' cannot be written: .*is unchanged; all epochs are saved")
     with refusal, _files_of_at_most(40_000):
         run(tmp_path, data)
     assert stamps(folder) == before
@@ -184,7 +185,7 @@ def test_a_damaged_export_is_found_and_made_again(tmp_path, data, kind, caplog):
         (exported / "export.json").write_text('{"epoch": 1')
     else:
         (exported / "export.json").unlink()
-    with pytest.raises(UsageError, match="is damaged|contains no export|is not valid JSON"):
+    with raises_problem(reason="is damaged|contains no export|is not valid JSON"):
         run(tmp_path, data, action="evaluate")
     before = history(folder)
     assert run(tmp_path, data) == results
@@ -259,9 +260,8 @@ def test_a_generator_that_fails_in_the_middle(tmp_path, data):
     write_source(tmp_path, dataset=broken)
     folder = write_run(tmp_path)
     (tmp_path / "src" / "fails").touch()
-    with pytest.raises(
-        TrainingError, match=r"after step 2: .*generator\(\) failed at .*dataset.py:\d+: OSError: no such picture"
-    ):
+    reason = r"after step 2: .*generator\(\) failed at .*dataset.py:\d+: OSError: no such picture"
+    with raises_problem(TrainingError, reason=reason):
         run(tmp_path, data)
     assert not (folder / "exported").exists()
     (tmp_path / "src" / "fails").unlink()
@@ -278,7 +278,7 @@ def test_never_a_number(tmp_path, data):
     )
     write_source(tmp_path, models=broken)
     folder = write_run(tmp_path)
-    with pytest.raises(TrainingError, match="the training loss is nan at step 1; nothing bad was saved") as failed:
+    with raises_problem(TrainingError, reason="the training loss is nan at step 1; nothing bad was saved") as failed:
         run(tmp_path, data)
     assert len(failed.value.history.epoch) == 1
     assert "learning rate" in failed.value.remedy
@@ -312,7 +312,9 @@ def test_a_weight_that_is_nan_while_the_loss_is_finite(tmp_path, data):
     """It is named: that the metric was finite in no epoch would be false."""
     write_source(tmp_path, models=MODELS + UNUSED)
     folder = write_run(tmp_path, epochs=3, model_builder_class="models.Unused")
-    with pytest.raises(TrainingError, match="model/unused is not finite after step 8; nothing bad was saved") as failed:
+    with raises_problem(
+        TrainingError, reason="model/unused is not finite after step 8; nothing bad was saved"
+    ) as failed:
         run(tmp_path, data)
     assert np.isfinite(failed.value.history.history["val_loss"]).tolist() == [True]
     assert not (folder / "exported").exists()

@@ -3,9 +3,9 @@
 import pytest
 from flow_project import write_project
 
-from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
 from everstep.projects.flow.settings import compose, optimizer_key
+from everstep.testing.problems import raises_problem
 
 CHAIN = ("Numbers_B", "Numbers_A", "FlowTask")
 TASKS = ("Numbers_A", "Numbers_B", "OwnRun")
@@ -21,8 +21,10 @@ def composed(config, *overrides, chain=CHAIN):
 
 
 def local(config, name, text):
-    (config / "local").mkdir(exist_ok=True)
-    (config / "local" / name).write_text(text)
+    path = config / "local" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 def test_a_block_inherits_along_the_chain(config):
@@ -151,9 +153,9 @@ def test_the_experiment_has_a_name(config):
 
 def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(config):
     params = composed(config).params
-    with pytest.raises(UsageError, match="locked"):
+    with raises_problem(key="params.epoch", reason="locked"):
         params.epoch = 4
-    with pytest.raises(UsageError, match="did you mean 'epoch'"):
+    with raises_problem(remedy="did you mean 'epoch'"):
         params.epohc  # noqa: B018
     assert not hasattr(params, "epohc")
     assert params.get("epohc", 7) == 7
@@ -161,70 +163,87 @@ def test_parameters_cannot_be_changed_and_missing_ones_name_their_neighbours(con
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "fields"),
     [
-        ("Numbers_B.epohc=1", r"Numbers_B\.epohc: received 1, unknown key: .*did you mean 'epoch'.*Numbers_B\.epohc=1"),
-        ("Numbers_C.epoch=1", r"Numbers_C: unknown key: did you mean 'Numbers_"),
-        ("epoch=1", r"epoch: is a parameter of a task: write Numbers_B\.epoch=1 "),
-        ("epochs=5", r"epochs: is a parameter of a task: write Numbers_B\.epoch=5 "),
-        ("OwnRun.epoch=1", r"OwnRun: the task that runs inherits nothing from it: Numbers_B <- Numbers_A"),
-        ("Numbers_B.epoch=0", r"Numbers_B\.epoch: received 0, expected int: .*greater than or equal to 1"),
-        ("Numbers_B.epoch=many", r"Numbers_B\.epoch: received 'many'"),
-        ("Numbers_B.validation_split=1.5", r"validation_split: received 1\.5"),
-        (
-            "catalog.numbers.rwa=x.npz",
-            r"catalog\.numbers\.rwa: the catalog has no such name: did you mean 'numbers\.raw'",
-        ),
+        ("Numbers_B.epohc=1", {"key": "Numbers_B.epohc", "received": 1, "remedy": "did you mean 'epoch'"}),
+        ("Numbers_C.epoch=1", {"key": "Numbers_C", "reason": "unknown key", "remedy": "did you mean 'Numbers_"}),
+        ("epoch=1", {"key": "epoch", "reason": "parameter of a task", "remedy": r"^write Numbers_B\.epoch=1$"}),
+        ("epochs=5", {"key": "epochs", "reason": "parameter of a task", "remedy": r"^write Numbers_B\.epoch=5$"}),
+        ("OwnRun.epoch=1", {"key": "OwnRun", "reason": "inherits nothing from it: Numbers_B <- Numbers_A"}),
+        ("Numbers_B.epoch=0", {"key": "Numbers_B.epoch", "received": 0, "reason": "greater than or equal to 1"}),
+        ("Numbers_B.epoch=many", {"key": "Numbers_B.epoch", "received": "many"}),
+        ("Numbers_B.validation_split=1.5", {"key": "Numbers_B.validation_split", "received": 1.5}),
+        ("catalog.numbers.rwa=x.npz", {"key": "catalog.numbers.rwa", "remedy": "did you mean 'numbers.raw'"}),
         (
             "optimizer.optimizer.type=admam",
-            r"optimizer\.optimizer\.type: received 'admam', unknown type: did you mean 'adam'",
+            {"key": "optimizer.optimizer.type", "received": "admam", "remedy": "did you mean 'adam'"},
         ),
-        ("optimizer.lerning_rate.type=constant", r"optimizer\.lerning_rate: .*unknown key.*learning_rate"),
-        ("optimizer=admam", r"optimizer\.optimizer\.type: received 'admam', unknown type: did you mean 'adam'"),
-        ("epcoh=5", r"epcoh: is a parameter of a task: write Numbers_B\.epoch=5 "),
-        ("lr=0.3", r"lr: is set for the optimizer: write optimizer\.learning_rate=0\.3 "),
-        ("Numbers_B.learning_rat=0.3", r"received 0\.3, unknown key: write optimizer\.learning_rate=0\.3 "),
-        ("Numbers_B.momentum=0.9", r"unknown key: write optimizer\.optimizer\.TYPE\.momentum=0\.9 "),
+        ("optimizer.lerning_rate.type=constant", {"key": "optimizer.lerning_rate", "remedy": "'learning_rate'"}),
+        ("optimizer=admam", {"key": "optimizer.optimizer.type", "received": "admam", "remedy": "did you mean 'adam'"}),
+        ("epcoh=5", {"key": "epcoh", "reason": "parameter of a task", "remedy": r"^write Numbers_B\.epoch=5$"}),
+        ("lr=0.3", {"key": "lr", "reason": "for the optimizer", "remedy": r"^write optimizer\.learning_rate=0\.3$"}),
+        (
+            "Numbers_B.learning_rat=0.3",
+            {"key": "Numbers_B.learning_rat", "received": 0.3, "remedy": r"^write optimizer\.learning_rate=0\.3$"},
+        ),
+        (
+            "Numbers_B.momentum=0.9",
+            {"key": "Numbers_B.momentum", "remedy": r"^write optimizer\.optimizer\.TYPE\.momentum=0\.9$"},
+        ),
     ],
 )
-def test_a_wrong_override_is_one_line(config, override, message):
-    with pytest.raises(UsageError, match=message) as caught:
+def test_a_wrong_override_is_one_line(config, override, fields):
+    with raises_problem(origin=f"override {override!r}", **fields) as caught:
         composed(config, override)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "message"),
+    ("file", "text", "line", "fields"),
     [
         (
             "parameters.yaml",
             "Numbers_B: {epochs: 3}\n",
-            r"Numbers_B\.epochs: unknown key: did you mean 'epoch'.*yaml:1",
+            1,
+            {"key": "Numbers_B.epochs", "remedy": "did you mean 'epoch'"},
         ),
-        ("parameters.yaml", "epoch: 3\n", r"epoch: belongs in the block of a task"),
-        ("parameters.yaml", "numbers_b: {epoch: 3}\n", r"numbers_b: is not a task: did you mean 'Numbers_B'"),
-        ("parameters.yaml", "Numbers_B: 3\n", r"Numbers_B: received 3, expected keys with values"),
-        ("parameters.yaml", "gin: x\n", r"gin: is not a key of a flow"),
-        ("parameters.yaml", "Numbers_B: {other: '${Nobody.epoch}'}\n", r"Numbers_B\.other: cannot resolve"),
+        ("parameters.yaml", "epoch: 3\n", 1, {"key": "epoch", "reason": "belongs in the block of a task"}),
+        ("parameters.yaml", "numbers_b: {epoch: 3}\n", 1, {"key": "numbers_b", "remedy": "did you mean 'Numbers_B'"}),
+        ("parameters.yaml", "Numbers_B: 3\n", 1, {"key": "Numbers_B", "received": 3}),
+        ("parameters.yaml", "gin: x\n", 1, {"key": "gin", "reason": "is not a key of a flow"}),
+        (
+            "parameters.yaml",
+            "Numbers_B: {other: '${Nobody.epoch}'}\n",
+            1,
+            {"key": "Numbers_B.other", "reason": "cannot resolve"},
+        ),
         (
             "optimizer.yaml",
             "optimizer: {type: sgd, sgd: {momentun: 1}}\n",
-            r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*:1",
+            1,
+            {"key": "optimizer.optimizer.sgd.momentun", "remedy": "'momentum'"},
         ),
         (
             "optimizer.yaml",
             "\nname: sdg\n",
-            r"optimizer\.optimizer\.type: received 'sdg', unknown type: .*'sgd'.*yaml:2",
+            2,
+            {"key": "optimizer.optimizer.type", "received": "sdg", "remedy": "'sgd'"},
         ),
         (
             "optimizer.yaml",
             "name: sgd\nmomentun: 1\n",
-            r"optimizer\.optimizer\.sgd\.momentun: .*momentum.*yaml:2",
+            2,
+            {"key": "optimizer.optimizer.sgd.momentun", "remedy": "'momentum'"},
         ),
-        ("paramters.yaml", "Numbers_B: {epoch: 3}\n", r"paramters\.yaml: would not be read"),
     ],
 )
-def test_values_that_would_be_ignored_are_refused_with_their_place(config, file, text, message):
-    local(config, file, text)
-    with pytest.raises(UsageError, match=message):
+def test_values_that_would_be_ignored_are_refused_with_their_place(config, file, text, line, fields):
+    path = local(config, file, text)
+    with raises_problem(origin=f"{path}:{line}", **fields):
+        composed(config)
+
+
+def test_a_file_that_would_not_be_read_is_refused(config):
+    path = local(config, "paramters.yaml", "Numbers_B: {epoch: 3}\n")
+    with raises_problem(key=str(path), reason="would not be read"):
         composed(config)

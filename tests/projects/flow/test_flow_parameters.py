@@ -13,6 +13,7 @@ from everstep.flow import DataSet, FlowTask, create_task, run_flow
 from everstep.projects.flow.settings import compose
 from everstep.projects.flow.training import split_data
 from everstep.projects.flow.unread import shown, unread_parameters
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -160,17 +161,15 @@ def test_a_loss_or_metric_that_keras_does_not_know_is_one_line_before_the_run(
 def test_a_model_without_any_loss_is_one_line_before_the_run(bare_project):
     if keras.backend.backend() == "jax":
         pytest.skip("there Keras trains such a model, with a loss of 0")
-    with pytest.raises(UsageError, match="the model has no loss of its own") as error:
+    with raises_problem(key="Numbers_B.loss", received=None, reason="the model has no loss"):
         run_flow("Numbers_B", ["Numbers_B.loss=null"], bare_project, verbose=False)
-    assert error.value.key == "Numbers_B.loss"
     assert not (bare_project / "runs").exists()
 
 
 @pytest.mark.daily("torch")
 def test_labels_that_the_loss_does_not_take_are_told_of_the_dataset(bare_project):
-    with pytest.raises(UsageError, match="one number for each sample, but the loss expects one for each") as error:
+    with raises_problem(key="Numbers_B.dataset", reason="one number for each sample"):
         run_flow("Numbers_B", ["Numbers_B.loss=categorical_crossentropy"], bare_project, verbose=False)
-    assert error.value.key == "Numbers_B.dataset"
     assert not (bare_project / "runs").exists()
 
 

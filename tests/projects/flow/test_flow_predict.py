@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.cli.main import main
-from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 from everstep.trained.finding import opened
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -68,12 +68,10 @@ def test_what_mlflow_has_is_fetched_and_gone_again(finished, root, tmp_path):
         assert found.backend == keras.backend.backend()
         assert found.record["metrics"]["mlflow"]["test acc"] == pytest.approx(finished.metrics["test acc"])
     assert not found.model.parent.exists()
-    for name, message in {
-        "1" * 32: r"^RUN: received '1{32}', .*searched stores: sqlite:///.*mlflow\.db$",
-        f"runs:/{identity}/nothing": r"^MLflow: received 'sqlite:.*, cannot be reached: .*'nothing'",
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            opened(name).__enter__()
+    with raises_problem(key="RUN", received="1" * 32, reason=r"searched stores: sqlite:///.*mlflow\.db$"):
+        opened("1" * 32).__enter__()
+    with raises_problem(key="MLflow", reason="cannot be reached: .*'nothing'"):
+        opened(f"runs:/{identity}/nothing").__enter__()
 
 
 def test_a_flow_that_did_not_come_to_its_end(finished, tmp_path, capsys):
@@ -88,7 +86,7 @@ def test_a_flow_that_did_not_come_to_its_end(finished, tmp_path, capsys):
 def test_a_server_that_is_away(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:geheim@127.0.0.1:9")
-    with pytest.raises(UsageError, match="cannot be reached: .*refused") as caught:
+    with raises_problem(key="MLflow", reason="cannot be reached: .*refused") as caught:
         opened("1" * 32).__enter__()
     assert (caught.value.key, caught.value.received) == ("MLflow", "http://127.0.0.1:9")
     assert "geheim" not in str(caught.value)

@@ -15,6 +15,7 @@ from everstep.flow import FlowProject, create_task, run_flow
 from everstep.projects.flow.recording import RESULTS, SHORT
 from everstep.projects.flow.training import _test
 from everstep.run.lock import is_held
+from everstep.testing.problems import raises_problem
 from everstep.tracking.mlflow import MlflowNames
 
 pytestmark = [pytest.mark.backend, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -110,17 +111,21 @@ def test_steps_are_called_one_by_one_as_in_a_notebook(project, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "fields"),
     [
         (
             "Numbers_C",
-            "received 'Numbers_C', there is no such task .*did you mean .*: More, Numbers_A, Numbers_B, OwnR",
+            {
+                "received": "Numbers_C",
+                "reason": "there is no such task",
+                "remedy": "did you mean .*: More, Numbers_A, Numbers_B, OwnR",
+            },
         ),
-        ("Unfinished", r"task: received 'Unfinished', lacks preprocessing_train\(\) and build_model\(\)"),
+        ("Unfinished", {"received": "Unfinished", "reason": r"lacks preprocessing_train\(\) and build_model\(\)"}),
     ],
 )
-def test_a_task_that_cannot_run_is_named(project, name, message):
-    with pytest.raises(UsageError, match=message):
+def test_a_task_that_cannot_run_is_named(project, name, fields):
+    with raises_problem(key="task", **fields):
         run(project, name)
     assert not (project / "runs").exists()
 
@@ -128,7 +133,7 @@ def test_a_task_that_cannot_run_is_named(project, name, message):
 def test_missing_data_is_named_before_anything_is_written(bare_project):
     project = bare_project
     (project / "data" / "raw" / "numbers.npz").unlink()
-    with pytest.raises(UsageError, match=rf"numbers\.raw.*{project}/data/raw/numbers\.npz"):
+    with raises_problem(key="numbers.raw", reason=rf"{project}/data/raw/numbers\.npz"):
         run(project, "Numbers_A")
     assert not (project / "runs").exists()
     assert not (project / "mlflow.db").exists()
@@ -141,7 +146,9 @@ def test_an_optimizer_of_the_models_own_does_not_pass_over_the_file(project):
         f"return {built}", f'model = {built}\n        model.compile("adam", "mse")\n        return model'
     )
     (project / "train.py").write_text(code)
-    with pytest.raises(UsageError, match=r"optimizer\.yaml would be ignored.*build_optimizer"):
+    with raises_problem(
+        key="Numbers_A.build_model()", reason=r"optimizer\.yaml would be ignored", remedy="build_optimizer"
+    ):
         run(project, "Numbers_A")
 
 
@@ -160,20 +167,20 @@ def test_what_is_no_model_is_told_before_anything_is_trained(project, hook):
         "class Numbers_B(Numbers_A):\n    pass", f"class Numbers_B(Numbers_A):\n    def {hook}({words}): ..."
     )
     (project / "train.py").write_text(code)
-    with pytest.raises(UsageError, match=rf"Numbers_B\.{hook}\(\): returned None, expected a keras\.Model"):
+    with raises_problem(key=f"Numbers_B.{hook}()", reason="returned None, expected a keras.Model"):
         run(project, "Numbers_B")
     assert not (project / "runs").exists()
 
 
 def test_no_project_is_told(tmp_path):
-    with pytest.raises(UsageError, match="no project in .*everstep new PROJECT"):
+    with raises_problem(reason="no project in", remedy="everstep new PROJECT"):
         FlowProject.find(tmp_path)
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(project, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "requirements.txt").write_text("mine==1\n")
-    with pytest.raises(UsageError, match=r"'requirements\.txt' in it is not a run's"):
+    with raises_problem(key="model_dir", reason=r"'requirements\.txt' in it is not a run's"):
         run(project, "Numbers_B", model_dir=tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["requirements.txt"]
 

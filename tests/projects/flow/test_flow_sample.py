@@ -33,7 +33,7 @@ def demo(environment, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(environment, demo, tmp_path_factory):
+def training_output(environment, demo, tmp_path_factory):
     """The output of training, how long it took, and the folder it was called in."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
@@ -49,16 +49,16 @@ def run_of(demo):
     return directory, json.loads((directory / "run.json").read_text())
 
 
-def test_it_trains_in_time_to_its_accuracy(demo, trained, capsys):
+def test_it_trains_in_time_to_its_accuracy(demo, training_output, capsys):
     directory, record = run_of(demo)
     accuracy = record["metrics"]["test"]["test acc"]
     with capsys.disabled():
-        times = f"{trained['seconds']:.0f} s ({trained['cpu']:.0f} s CPU)"
+        times = f"{training_output['seconds']:.0f} s ({training_output['cpu']:.0f} s CPU)"
         print(f"\n{keras.backend.backend()}: test acc {accuracy:.4f}, {times}")
     assert accuracy >= 0.985
-    assert trained["cpu"] <= CPU_SECONDS[keras.backend.backend()]
-    assert "Mnist_B <- Mnist_A <- FlowTask" in trained["done"].stderr
-    assert list(trained["elsewhere"].iterdir()) == []
+    assert training_output["cpu"] <= CPU_SECONDS[keras.backend.backend()]
+    assert "Mnist_B <- Mnist_A <- FlowTask" in training_output["done"].stderr
+    assert list(training_output["elsewhere"].iterdir()) == []
     made = (
         "feature/mnist.npz",
         "intermediate/mnist_statistics.json",
@@ -76,7 +76,7 @@ def test_it_trains_in_time_to_its_accuracy(demo, trained, capsys):
     assert params["batch_size"] == "128"
 
 
-def test_predictions_have_the_accuracy_that_was_logged(environment, demo, trained, tmp_path):
+def test_predictions_have_the_accuracy_that_was_logged(environment, demo, training_output, tmp_path):
     directory, record = run_of(demo)
     raw = str(demo / "data" / "raw" / "mnist.npz")
     environment.run(tmp_path, demo / "inference.py", "--input", raw, "--output", "task.csv")
@@ -102,7 +102,7 @@ def test_only_its_own_name_is_installed(environment, demo, tmp_path):
     assert environment.run(tmp_path, "-c", look).stdout.split() == ["[]", str(demo / "__init__.py")]
 
 
-def test_its_own_tests_pass_and_leave_everything_as_it_is(environment, demo, trained):
+def test_its_own_tests_pass_and_leave_everything_as_it_is(environment, demo, training_output):
     model = (demo / "data" / "model" / "Mnist_B.keras").read_bytes()
     done = environment.run(demo, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "4 passed" in done.stdout

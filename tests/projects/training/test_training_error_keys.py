@@ -5,7 +5,7 @@ import logging
 import keras
 import numpy as np
 import pytest
-from test_training_job import X, Y, made
+from test_training_job import X, Y, training_job
 
 from everstep.errors import TrainingError, UsageError
 from everstep.projects.training.training import core_keys
@@ -22,7 +22,9 @@ def job(tmp_path_factory):
     """A job of one epoch, with numbers as NumPy has them."""
     folder = tmp_path_factory.mktemp("words") / "job"
     two, one = np.float32(2), np.int64(1)
-    history = made(folder, seed=np.int64(0)).run_train((X, Y), (X, Y), one, steps_per_epoch=two, validation_steps=one)
+    history = training_job(folder, seed=np.int64(0)).run_train(
+        (X, Y), (X, Y), one, steps_per_epoch=two, validation_steps=one
+    )
     assert history.epoch == [0]
     return folder
 
@@ -45,7 +47,7 @@ def other_model():
 def test_refused_changes(job, changes, data, keys):
     """By the arguments, which `allow_change` takes."""
     with pytest.raises(ChangeRefused) as refused:
-        made(job, **changes).run_train(data, (X, Y), 2, steps_per_epoch=2)
+        training_job(job, **changes).run_train(data, (X, Y), 2, steps_per_epoch=2)
     assert {key.partition(".")[0] for key in refused.value.keys} == keys
     assert "allow_change=" in str(refused.value.problems[-1])
     assert not [part for part in FOREIGN if part in str(refused.value)]
@@ -53,7 +55,7 @@ def test_refused_changes(job, changes, data, keys):
 
 def test_what_is_allowed_by_those_words(job):
     """Resumes: the keys of the message are those that `allow_change` takes."""
-    training = made(job, optimizer=keras.optimizers.Adam(0.5), allow_change=["optimizer.learning_rate", "data"])
+    training = training_job(job, optimizer=keras.optimizers.Adam(0.5), allow_change=["optimizer.learning_rate", "data"])
     assert training.run_train((X + 1, Y), (X, Y), 2, steps_per_epoch=2).epoch == [0, 1]
 
 
@@ -68,11 +70,11 @@ def test_failures(tmp_path):
     spoiled = X.copy()
     spoiled[3] = np.nan
     with pytest.raises(TrainingError) as failed:
-        made(tmp_path / "nan").run_train((spoiled, Y), None, 1)
+        training_job(tmp_path / "nan").run_train((spoiled, Y), None, 1)
     with pytest.raises(UsageError) as endless:
-        made(tmp_path / "endless").run_train((X, Y), endless_data(), 1)
+        training_job(tmp_path / "endless").run_train((X, Y), endless_data(), 1)
     with pytest.raises(UsageError) as empty:
-        made(tmp_path / "empty").run_train((X, Y), [], 1)
+        training_job(tmp_path / "empty").run_train((X, Y), [], 1)
     assert "learning rate" in str(failed.value)
     assert str(endless.value).startswith("validation_steps: ")
     assert empty.value.key == "valid_ds"
@@ -83,7 +85,7 @@ def test_failures(tmp_path):
 def test_a_seed_that_has_no_effect_is_a_warning_with_the_argument_that_has(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         keras.utils.set_random_seed(711)
-        made(tmp_path / "job", seed=3)
+        training_job(tmp_path / "job", seed=3)
     (warning,) = (record.getMessage() for record in caplog.records if record.name == "everstep.engine.backend")
     assert warning.endswith("whose seed is 3: set seed")
 
@@ -100,7 +102,7 @@ def test_a_validation_loss_that_is_none(tmp_path, caplog):
     spoiled = X.copy()
     spoiled[0] = np.nan
     with caplog.at_level(logging.WARNING):
-        history = made(tmp_path / "job").run_train((X, Y), (spoiled, Y), 2)
+        history = training_job(tmp_path / "job").run_train((X, Y), (spoiled, Y), 2)
     warnings = [
         record.getMessage() for record in caplog.records if record.name == "everstep.projects.training.job_files"
     ]

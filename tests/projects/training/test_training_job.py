@@ -22,6 +22,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.export.model_export import serving_format
 from everstep.projects.components.exported_model import load_exported
 from everstep.run.resume_checks import ChangeRefused
+from everstep.testing.problems import raises_problem
 from everstep.training import Training
 
 pytestmark = pytest.mark.backend
@@ -33,13 +34,13 @@ TENSORFLOW = keras.backend.backend() == "tensorflow"
 SERVED = serving_format()[0]
 
 
-def build(activation="softmax"):
+def dense_classifier(activation="softmax"):
     inputs = keras.Input((4,), name="x")
     return keras.Model(inputs, keras.layers.Dense(2, activation)(inputs))
 
 
-def made(job_dir, cls=Training, **changes):
-    given = {"build_model_func": build, "optimizer": "adam", "loss": "sparse_categorical_crossentropy"}
+def training_job(job_dir, cls=Training, **changes):
+    given = {"build_model_func": dense_classifier, "optimizer": "adam", "loss": "sparse_categorical_crossentropy"}
     return cls(**{**given, "job_dir": job_dir, "metrics": ["accuracy"], "verbose": False, **changes})
 
 
@@ -48,7 +49,7 @@ def finished(tmp_path_factory):
     """A job of two epochs with artifacts."""
     root = tmp_path_factory.mktemp("finished")
     optimizer = keras.optimizers.Adam(0.01)
-    training = made(root / "job", artifacts_dir=root / "artifacts", optimizer=optimizer)
+    training = training_job(root / "job", artifacts_dir=root / "artifacts", optimizer=optimizer)
     assert training.model.optimizer is optimizer
     return training, training.run_train((X, Y), (X, Y), 2)
 
@@ -73,7 +74,7 @@ def test_finished_job_returns_all_and_mends_its_files(finished):
     job, artifacts = Path(training.job_dir), Path(training.artifacts_dir)
     (artifacts / "history.csv").unlink()
     (job / "job_meta.json").unlink()
-    again = made(job, artifacts_dir=artifacts, optimizer=keras.optimizers.Adam(0.01))
+    again = training_job(job, artifacts_dir=artifacts, optimizer=keras.optimizers.Adam(0.01))
     found = again.run_train((X, Y), (X, Y), 2)
     assert (found.history, found.epoch) == (history.history, [0, 1])
     assert json.loads((job / "job_meta.json").read_text())["last_epoch"] == 2
@@ -91,21 +92,21 @@ def files_in(folder):
 def test_a_finished_job_rewrites_no_artifact(tmp_path):
     """Also not what users added to them; only files that are missing are written, and those of a longer training."""
     job, artifacts = tmp_path / "job", tmp_path / "artifacts"
-    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    training_job(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
     is_folder = (artifacts / SERVED).is_dir()
     added = artifacts / (f"{SERVED}/assets.extra" if is_folder else "extra") / "warmup.txt"
     added.parent.mkdir()
     added.write_text("a user's")
     before = files_in(artifacts)
-    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    training_job(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
     assert files_in(artifacts) == before
     model = artifacts / SERVED / "saved_model.pb" if is_folder else artifacts / SERVED
     model.unlink()
     (artifacts / "history.csv").unlink()
-    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    training_job(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
     assert model.is_file()
     assert (artifacts / "history.csv").read_bytes() == before[Path("history.csv")][0]
-    longer = made(job, artifacts_dir=artifacts)
+    longer = training_job(job, artifacts_dir=artifacts)
     longer.run_train((X, Y), None, 2)
     np.testing.assert_allclose(
         load_exported(artifacts / SERVED).predict(X), keras.ops.convert_to_numpy(longer.model(X)), rtol=1e-5
@@ -124,10 +125,10 @@ class Interrupted(Training):
 def test_artifacts_of_an_earlier_step_are_replaced(tmp_path):
     """A longer training that ends before its model is written leaves the one of the shorter training."""
     job, artifacts = tmp_path / "job", tmp_path / "artifacts"
-    made(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
+    training_job(job, artifacts_dir=artifacts).run_train((X, Y), None, 1)
     with pytest.raises(KeyboardInterrupt):
-        made(job, Interrupted, artifacts_dir=artifacts).run_train((X, Y), None, 2)
-    again = made(job, artifacts_dir=artifacts)
+        training_job(job, Interrupted, artifacts_dir=artifacts).run_train((X, Y), None, 2)
+    again = training_job(job, artifacts_dir=artifacts)
     assert again.run_train((X, Y), None, 2).epoch == [0, 1]
     np.testing.assert_allclose(
         load_exported(artifacts / SERVED).predict(X), keras.ops.convert_to_numpy(again.model(X)), rtol=1e-5
@@ -138,8 +139,8 @@ def test_artifacts_of_an_earlier_step_are_replaced(tmp_path):
 def test_another_optimizer_is_no_secret(finished):
     """A job that would resume with other settings is refused, by the key."""
     training, _ = finished
-    with pytest.raises(UsageError, match=r"^optimizer.learning_rate: 0.01 -> 0.5"):
-        made(training.job_dir, optimizer=keras.optimizers.Adam(0.5)).run_train((X, Y), (X, Y), 3)
+    with raises_problem(key="optimizer.learning_rate", reason="0.01 -> 0.5"):
+        training_job(training.job_dir, optimizer=keras.optimizers.Adam(0.5)).run_train((X, Y), (X, Y), 3)
 
 
 def test_pipeline_files(finished, tmp_path):
@@ -155,7 +156,7 @@ def test_pipeline_files(finished, tmp_path):
 def test_what_a_job_prints(tmp_path, capsys):
     """One line about the model, whose layers model_summary() prints; epochs, not steps; and where its files are."""
     places = {"job_dir": tmp_path / "job", "artifacts_dir": tmp_path / "artifacts"}
-    training = made(**places, verbose=True)
+    training = training_job(**places, verbose=True)
     training.model_summary()
     assert "Total params" in capsys.readouterr().out
     training.run_train((X, Y), (X, Y), 2)
@@ -168,7 +169,7 @@ def test_what_a_job_prints(tmp_path, capsys):
     artifacts = f"artifacts in {tmp_path}/artifacts: {SERVED}, history.csv"
     last = f"done: 2 epochs; {artifacts}; checkpoints and logs in {tmp_path}/job"
     assert lines[-1] == last
-    made(**places, verbose=True).run_train((X, Y), (X, Y), 2)
+    training_job(**places, verbose=True).run_train((X, Y), (X, Y), 2)
     lines = capsys.readouterr().err.splitlines()
     assert "nothing left to train: the run has done 2 epochs" in lines
     assert lines[-1] == last
@@ -245,13 +246,13 @@ class OwnStep(keras.Model):
 def test_custom_model_class_from_the_first_start(tmp_path):
     """And after a restart; one that the function returns itself stays the same object."""
     for epochs in (1, 2):
-        training = made(tmp_path / "job", custom_model_class=OwnStep)
+        training = training_job(tmp_path / "job", custom_model_class=OwnStep)
         assert isinstance(training.model, OwnStep)
         history = training.run_train((X, Y), None, epochs)
     assert history.history["own"] == [7, 7]
     inputs = keras.Input((4,))
     ready = OwnStep(inputs=inputs, outputs=keras.layers.Dense(2)(inputs))
-    assert made(tmp_path / "other", build_model_func=lambda: ready, custom_model_class=OwnStep).model is ready
+    assert training_job(tmp_path / "other", build_model_func=lambda: ready, custom_model_class=OwnStep).model is ready
 
 
 def test_subclass(tmp_path):
@@ -267,7 +268,7 @@ def test_subclass(tmp_path):
             self.add_callback(self.seen)
             return super().run_train((train_ds[0] * self.scale, train_ds[1]), valid_ds, epochs)
 
-    training = made(tmp_path / "job", Scaled, scale=2.0)
+    training = training_job(tmp_path / "job", Scaled, scale=2.0)
     assert training.run_train((X, Y), None, 1).epoch == [0]
     assert json.loads((tmp_path / "job" / "run.json").read_text())["experiment"] == "Scaled"
 
@@ -276,7 +277,7 @@ def test_custom_objects(tmp_path):
     def halved(y_true, y_pred):
         return keras.ops.mean((keras.ops.cast(y_true, "float32") - y_pred[:, 0]) ** 2) / 2
 
-    training = made(tmp_path / "job", loss="halved", custom_objects={"halved": halved})
+    training = training_job(tmp_path / "job", loss="halved", custom_objects={"halved": halved})
     assert training.run_train((X, Y), None, 1).history["loss"][0] < 1
 
 
@@ -296,11 +297,11 @@ def test_what_is_not_finite_is_neither_saved_nor_exported(tmp_path, bad, loss):
             kernel.assign(np.full(kernel.shape, bad, "float32"))
 
     spoil = keras.callbacks.LambdaCallback(on_epoch_begin=spoiling)
-    linear = functools.partial(build, activation="linear")
-    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts", build_model_func=linear, loss="mse")
+    linear = functools.partial(dense_classifier, activation="linear")
+    training = training_job(tmp_path / "job", artifacts_dir=tmp_path / "artifacts", build_model_func=linear, loss="mse")
     training.add_callback(spoil)
     data = X, np.eye(2, dtype="float32")[Y]
-    with pytest.raises(TrainingError, match=f"the training loss is {loss} at step 3; the checkpoint of step 2 is"):
+    with raises_problem(TrainingError, reason=f"the training loss is {loss} at step 3; the checkpoint of step 2 is"):
         training.run_train(data, data, 3)
     assert [path.name for path in (tmp_path / "job" / "checkpoints").iterdir()] == ["2"]
     assert json.loads((tmp_path / "job" / "job_meta.json").read_text())["last_epoch"] == 1
@@ -330,12 +331,13 @@ def test_the_step_in_which_the_loss_was_not_finite_is_named(tmp_path):
     x = X.copy()
     x[8 * 4 + 1] = np.nan
     data = ArrayStream((x, Y), 8, shuffle=False, seed=0, repeat=True)
-    with pytest.raises(TrainingError, match="the training loss is nan at step 5;"):
-        made(tmp_path / "job").run_train(data, None, 2)
-    for batch, error, words in ((3, KeyboardInterrupt, None), (0, TrainingError, "nan at step 5;")):
-        training = made(tmp_path / "resumed")
+    with raises_problem(TrainingError, reason="the training loss is nan at step 5;"):
+        training_job(tmp_path / "job").run_train(data, None, 2)
+    interrupted, refused = pytest.raises(KeyboardInterrupt), raises_problem(TrainingError, reason="nan at step 5;")
+    for batch, expected in ((3, interrupted), (0, refused)):
+        training = training_job(tmp_path / "resumed")
         training.add_callback(Interrupting(batch))
-        with pytest.raises(error, match=words):
+        with expected:
             training.run_train(ArrayStream((x, Y), 8, shuffle=False, seed=0, repeat=True), None, 2)
 
 
@@ -346,9 +348,9 @@ def test_the_step_in_which_the_loss_was_not_finite_is_named(tmp_path):
     ("key", "changes"),
     [
         ("build_model_func", {"build_model_func": lambda: "model"}),
-        ("build_model_func", {"build_model_func": lambda: (build(), "adam")}),
+        ("build_model_func", {"build_model_func": lambda: (dense_classifier(), "adam")}),
         ("build_model_func", {"build_model_func": None}),
-        ("build_model_func", {"build_model_func": lambda classes: build()}),
+        ("build_model_func", {"build_model_func": lambda classes: dense_classifier()}),
         ("seed", {"seed": -1}),
         ("seed", {"seed": "3"}),
         ("job_dir", {"job_dir": 5}),
@@ -373,13 +375,13 @@ def test_the_step_in_which_the_loss_was_not_finite_is_named(tmp_path):
         ("metrics", {"metrics": ["acurracy"]}),
         ("custom_model_class", {"custom_model_class": dict}),
         ("custom_model_class", {"custom_model_class": "Net"}),
-        ("build_model_func", {"build_model_func": build()}),
+        ("build_model_func", {"build_model_func": dense_classifier()}),
     ],
 )
 def test_bad_construction(tmp_path, monkeypatch, key, changes):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
-        made(**{"job_dir": "unused", **changes})
+        training_job(**{"job_dir": "unused", **changes})
     text = str(refused.value)
     assert text.startswith(f"{key}: ")
     assert "\n" not in text
@@ -402,7 +404,7 @@ def test_bad_construction(tmp_path, monkeypatch, key, changes):
 )
 def test_misspelt_names_have_a_nearest_one(key, given, suggested):
     with pytest.raises(UsageError) as refused:
-        made("unused", **{key: given, "custom_objects": {"halved": keras.losses.mean_squared_error}})
+        training_job("unused", **{key: given, "custom_objects": {"halved": keras.losses.mean_squared_error}})
     assert refused.value.key == key
     assert repr(suggested).lower() in refused.value.remedy.lower()
 
@@ -410,15 +412,14 @@ def test_misspelt_names_have_a_nearest_one(key, given, suggested):
 def test_losses_and_metrics_may_be_configurations(tmp_path):
     huber = {"class_name": "Huber", "config": {"name": "mine", "reduction": "sum"}}
     metric = {"class_name": "MeanSquaredError", "config": {"name": "squares", "dtype": "float32"}}
-    assert made(tmp_path / "job", loss=huber, metrics=[metric], optimizer="adam").model.compiled
+    assert training_job(tmp_path / "job", loss=huber, metrics=[metric], optimizer="adam").model.compiled
 
 
 def test_a_loss_of_none_needs_a_model_with_losses_of_its_own(tmp_path):
     if keras.backend.backend() == "jax":
         pytest.skip("there Keras trains such a model, with a loss of 0")
-    with pytest.raises(UsageError, match="the model has no loss of its own") as refused:
-        made(tmp_path / "job", loss=None, metrics=None).run_train((X, Y), None, 1)
-    assert refused.value.key == "loss"
+    with raises_problem(key="loss", received=None, reason="the model has no loss"):
+        training_job(tmp_path / "job", loss=None, metrics=None).run_train((X, Y), None, 1)
     assert not list(tmp_path.iterdir())
 
 
@@ -426,38 +427,38 @@ def test_a_model_that_is_compiled_already_is_refused():
     """Its optimizer and loss would be replaced by those of the job."""
 
     def compiled():
-        model = build()
+        model = dense_classifier()
         model.compile("sgd", "mae")
         return model
 
     with pytest.raises(UsageError) as refused:
-        made("unused", build_model_func=compiled)
+        training_job("unused", build_model_func=compiled)
     assert refused.value.key == "build_model_func"
     assert "SGD, mae" in refused.value.reason
     assert "compile=False" in refused.value.remedy
 
 
 def test_the_size_of_batches_of_arrays(tmp_path):
-    training = made(tmp_path / "job")
+    training = training_job(tmp_path / "job")
     history = training.run_train((X, Y), (X, Y), 1, batch_size=8)
     assert int(training.model.optimizer.iterations) == len(X) // 8
     with pytest.raises(ChangeRefused) as refused:
-        made(tmp_path / "job").run_train((X, Y), (X, Y), 2)
+        training_job(tmp_path / "job").run_train((X, Y), (X, Y), 2)
     assert {"batch_size", "steps_per_epoch"} == set(refused.value.keys)
-    again = made(tmp_path / "job").run_train((X, Y), (X, Y), 2, batch_size=8)
+    again = training_job(tmp_path / "job").run_train((X, Y), (X, Y), 2, batch_size=8)
     assert again.epoch == [0, 1]
     assert again.history["loss"][0] == history.history["loss"][0]
 
 
 def test_a_misspelt_key_has_a_nearest_one():
     with pytest.raises(UsageError) as refused:
-        made("unused", allow_change=["optimiser.rate"])
+        training_job("unused", allow_change=["optimiser.rate"])
     assert refused.value.remedy == "did you mean 'optimizer'?"
 
 
 def test_bad_calls(tmp_path):
     """Each in one line, and nothing is left behind."""
-    training = made(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
+    training = training_job(tmp_path / "job", artifacts_dir=tmp_path / "artifacts")
     calls = {
         "epochs: received 1.5": lambda: training.run_train((X, Y), (X, Y), 1.5),
         "epochs: received '3'": lambda: training.run_train((X, Y), (X, Y), "3"),
@@ -488,9 +489,9 @@ def test_bad_calls(tmp_path):
 def test_places_that_are_files_are_refused_by_their_argument(tmp_path):
     (tmp_path / "file").write_text("")
     for places in ({"job_dir": tmp_path / "file"}, {"job_dir": tmp_path / "job", "artifacts_dir": tmp_path / "file"}):
-        with pytest.raises(UsageError, match="is a file: choose a directory") as refused:
-            made(**places).run_train((X, Y), None, 1)
-        assert refused.value.key == list(places)[-1]
+        key = list(places)[-1]
+        with raises_problem(key=key, received=str(tmp_path / "file"), reason="is a file", remedy="choose a directory"):
+            training_job(**places).run_train((X, Y), None, 1)
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -498,17 +499,16 @@ def test_no_tpu(tmp_path, monkeypatch, caplog):
     """A clear error; or the CPU, where the environment allows it."""
     for name in ("EVERSTEP_DEVICE_FALLBACK", "TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UsageError, match="no TPU") as refused:
-        made(tmp_path, use_tpu=True)
-    assert (refused.value.key, refused.value.received) == ("use_tpu", True)
+    with raises_problem(key="use_tpu", received=True, reason="no TPU") as refused:
+        training_job(tmp_path, use_tpu=True)
     assert "EVERSTEP_DEVICE_FALLBACK=cpu" in refused.value.remedy
     monkeypatch.setenv("EVERSTEP_DEVICE_FALLBACK", "gpu")
-    with pytest.raises(UsageError, match="EVERSTEP_DEVICE_FALLBACK: received 'gpu'"):
-        made(tmp_path, use_tpu=True)
+    with raises_problem(key="EVERSTEP_DEVICE_FALLBACK", received="gpu"):
+        training_job(tmp_path, use_tpu=True)
     monkeypatch.setenv("EVERSTEP_DEVICE_FALLBACK", "cpu")
     optimizer = keras.optimizers.SGD(0.5)
     with caplog.at_level(logging.WARNING):
-        training = made(tmp_path, use_tpu=True, optimizer=optimizer)
+        training = training_job(tmp_path, use_tpu=True, optimizer=optimizer)
     assert training.model.optimizer is optimizer
     assert "training on the CPU" in caplog.text
 
@@ -517,7 +517,7 @@ def test_a_job_in_a_store(tmp_path, monkeypatch, capsys):
     """All that a job leaves is there, others look at it by its URL, and a finished one is done again from nothing."""
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "cache"))
     job, artifacts = f"file://{tmp_path}/store/job", f"file://{tmp_path}/store/artifacts"
-    history = made(job, artifacts_dir=artifacts).run_train((X, Y), (X, Y), 2)
+    history = training_job(job, artifacts_dir=artifacts).run_train((X, Y), (X, Y), 2)
     place = tmp_path / "store" / "job"
     assert json.loads((place / "job_meta.json").read_text()) == {"last_epoch": 2, "last_checkpoint": "00002"}
     assert sorted(path.name for path in (place / "epochs").iterdir()) == ["00001.json", "00002.json"]
@@ -525,7 +525,7 @@ def test_a_job_in_a_store(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "store" / "artifacts" / SERVED).exists()
     monkeypatch.setenv("EVERSTEP_CACHE_DIR", str(tmp_path / "other"))
     (tmp_path / "store" / "artifacts" / "history.csv").unlink()
-    again = made(job, artifacts_dir=artifacts)
+    again = training_job(job, artifacts_dir=artifacts)
     assert again.run_train((X, Y), (X, Y), 2).history == history.history
     assert (tmp_path / "store" / "artifacts" / "history.csv").is_file()
     look_from_the_command_line(job, capsys)
@@ -540,7 +540,7 @@ def look_from_the_command_line(job, capsys):
     assert json.loads(output("runs", job, "--json"))[0]["directory"] == job
     assert re.search(r"^status +finished$", output("runs", "show", job), re.M)
     assert Path(output("report", job).strip()).read_text().count("<title>job")
-    with pytest.raises(UsageError, match="unsent numbers are on the machine that trained"):
+    with raises_problem(reason="unsent numbers are on the machine that trained"):
         output("runs", "sync", job)
-    with pytest.raises(UsageError, match="there is no run at"):
+    with raises_problem(reason="there is no run at"):
         output("runs", "show", f"{job}-not")

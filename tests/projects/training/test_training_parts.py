@@ -10,6 +10,7 @@ from everstep.projects.training.artifacts import missing, publish
 from everstep.projects.training.building import input_size, make_optimizer
 from everstep.projects.training.pipeline_job import kubeflow_metrics
 from everstep.run.signals import Interrupted
+from everstep.testing.problems import raises_problem
 from everstep.tracking.history import epoch_table
 from everstep.training import job_paths, run_component
 
@@ -36,12 +37,12 @@ def test_input_size(shapes, size):
 
 def test_input_sizes_that_differ():
     both = model(left=(32, 32, 3), right=(16, 24, 3))
-    with pytest.raises(UsageError, match=r"no size in common: left \(None, 32, 32, 3\), right"):
+    with raises_problem(reason=r"no size in common: left \(None, 32, 32, 3\), right"):
         input_size(both)
     assert input_size(both, "right") == (16, 24)
-    with pytest.raises(UsageError, match="received 'middle', the model has no such input"):
+    with raises_problem(key="name", received="middle", reason="the model has no such input"):
         input_size(both, "middle")
-    with pytest.raises(UsageError, match="inputs of any size"):
+    with raises_problem(reason="inputs of any size"):
         input_size(model(image=(None, None, 3)))
 
 
@@ -51,8 +52,13 @@ def test_job_paths():
         "gs://bucket/artifacts/faces/17",
     )
     assert job_paths("/data", "faces", "17", "train").artifacts_dir == "/data/artifacts/faces/17/train"
-    for bad in (("", "a", "b"), ("/r", "", "b"), ("/r", "a/b", "c"), ("/r", "a", "..")):
-        with pytest.raises(UsageError, match="expected"):
+    for bad, key, received in (
+        (("", "a", "b"), "root", ""),
+        (("/r", "", "b"), "pipeline", ""),
+        (("/r", "a/b", "c"), "pipeline", "a/b"),
+        (("/r", "a", ".."), "job", ".."),
+    ):
+        with raises_problem(key=key, received=received, reason="expected"):
             job_paths(*bad)
 
 

@@ -7,6 +7,7 @@ from bct_models import NAMES, TinyTask, old_model, params, same_bits, samples, t
 
 from everstep.bct import BCTConfig, Influence, OldModel
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 pytestmark = pytest.mark.backend
 
@@ -147,7 +148,7 @@ def test_labels_out_of_range_are_refused():
     task = TinyTask(params().task)
     x, y = samples()
     task.check_batch((x, y))
-    with pytest.raises(UsageError, match="from 0 to 3"):
+    with raises_problem(reason="from 0 to 3"):
         task.check_batch((x, {"label": y + 1, "dataset_id": y}))
 
 

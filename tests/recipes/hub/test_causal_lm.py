@@ -55,7 +55,7 @@ def run(params, directory):
     return task, model, logs
 
 
-def build(params):
+def causal_lm(params):
     params.validate()
     return es.get_task(params.task).build_model()
 
@@ -67,7 +67,7 @@ def as_it_was(preset):
 
 def refused(preset, texts, **task):
     with pytest.raises(UsageError) as error:
-        build(experiment(preset, texts, **task))
+        causal_lm(experiment(preset, texts, **task))
     assert "\n" not in str(error.value)
     return error.value
 

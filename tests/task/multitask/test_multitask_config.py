@@ -5,6 +5,7 @@ import pytest
 import everstep as es
 from everstep.errors import NOTHING, UsageError
 from everstep.multitask import MultiTaskConfig, SamplerConfig, TaskRoutine
+from everstep.testing.problems import raises_problem
 
 
 def config(*routines, **fields):
@@ -69,7 +70,7 @@ def test_accepted():
 
 
 def test_unknown_mode():
-    with pytest.raises(UsageError, match="mode: received 'jiont'"):
+    with raises_problem(key="mode", received="jiont"):
         config(ONE, mode="jiont")
 
 

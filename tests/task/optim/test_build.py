@@ -9,6 +9,7 @@ import pytest
 from everstep.errors import UsageError
 from everstep.optim import OptimizationConfig
 from everstep.task.optim.building import build
+from everstep.testing.problems import raises_problem
 
 
 def cosine(initial: float = 1.0, steps: int = 100, **more: Any) -> dict[str, Any]:
@@ -112,30 +113,32 @@ def test_clipping_is_passed_to_the_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("parts", "key", "fields"),
     [
-        (
-            {"learning_rate": {"type": "cosine"}},
-            r"^trainer\.optimizer_config\.learning_rate\.cosine\.initial_learning_rate: is required\n"
-            r"trainer\.optimizer_config\.learning_rate\.cosine\.decay_steps: is required$",
-        ),
-        ({"learning_rate": {"type": "exponential"}}, r"exponential\.decay_rate: is required"),
-        ({"learning_rate": {"type": "stepwise"}}, r"stepwise\.values: is required"),
-        ({"learning_rate": {"type": "polynomial"}}, r"polynomial\.decay_steps: is required"),
+        ({"learning_rate": {"type": "exponential"}}, "learning_rate.exponential.decay_rate", {"reason": "is required"}),
+        ({"learning_rate": {"type": "stepwise"}}, "learning_rate.stepwise.values", {"reason": "is required"}),
+        ({"learning_rate": {"type": "polynomial"}}, "learning_rate.polynomial.decay_steps", {"reason": "is required"}),
         (
             {"warmup": {"type": "linear"}},
-            r"^trainer\.optimizer_config\.warmup\.linear\.warmup_steps: is required: set it, or warmup_share$",
+            "warmup.linear.warmup_steps",
+            {"reason": "is required", "remedy": "set it, or warmup_share$"},
         ),
         (
             {"warmup": {"type": "linear", "linear": {"warmup_steps": -1}}},
-            r"warmup\.linear\.warmup_steps: received -1, must be at least 0",
+            "warmup.linear.warmup_steps",
+            {"received": -1, "reason": "must be at least 0"},
         ),
         (
             {"learning_rate": {"type": None}},
-            r"learning_rate\.type: nothing is selected: choose one of constant",
+            "learning_rate.type",
+            {"reason": "nothing is selected", "remedy": "choose one of constant"},
         ),
-        ({"optimizer": {"type": None}}, r"optimizer\.type: nothing is selected"),
-        ({"learning_rate": cosine(steps=0)}, r"learning_rate\.cosine\.decay_steps: received 0, must be more than 0"),
+        ({"optimizer": {"type": None}}, "optimizer.type", {"reason": "nothing is selected"}),
+        (
+            {"learning_rate": cosine(steps=0)},
+            "learning_rate.cosine.decay_steps",
+            {"received": 0, "reason": "must be more than 0"},
+        ),
         (
             {
                 "learning_rate": {
@@ -143,30 +146,44 @@ def test_clipping_is_passed_to_the_optimizer():
                     "polynomial": {"initial_learning_rate": 1, "decay_steps": 0},
                 }
             },
-            r"learning_rate\.polynomial\.decay_steps: received 0, must be more than 0",
+            "learning_rate.polynomial.decay_steps",
+            {"received": 0, "reason": "must be more than 0"},
         ),
         (
             {"learning_rate": {"type": "stepwise", "stepwise": {"boundaries": [1, 2], "values": [1, 2]}}},
-            r"learning_rate\.stepwise\.values: received \[.*must be one more than the 2 boundaries, not 2",
+            "learning_rate.stepwise.values",
+            {"received": [1.0, 2.0], "reason": "one more than the 2 boundaries, not 2"},
         ),
         (
             {"learning_rate": {"type": "stepwise", "stepwise": {"boundaries": [2, 1], "values": [1, 2, 3]}}},
-            r"learning_rate\.stepwise\.boundaries: received \[2, 1\].*increasing",
+            "learning_rate.stepwise.boundaries",
+            {"received": [2, 1], "reason": "increasing"},
         ),
         (
             {"optimizer": {"type": "sgd", "sgd": {"clipnorm": 1, "clipvalue": 1}}},
-            r"optimizer\.sgd: gradients are clipped twice, by clipnorm and clipvalue",
+            "optimizer.sgd",
+            {"reason": "clipped twice, by clipnorm and clipvalue"},
         ),
         (
             {"optimizer": {"type": "adamw", "adamw": {"clipnorm": 1}}},
-            r"optimizer\.adamw\.gradient_clip_norm: received 1\.0, gradients are clipped twice",
+            "optimizer.adamw.gradient_clip_norm",
+            {"received": 1.0, "reason": "clipped twice"},
         ),
         (
             {"optimizer": {"type": "adamw", "adamw": {"exclude_from_weight_decay": ["("]}}},
-            r"optimizer\.adamw\.exclude_from_weight_decay: received '\(', is not a regular expression",
+            "optimizer.adamw.exclude_from_weight_decay",
+            {"received": "(", "reason": "is not a regular expression"},
         ),
     ],
 )
-def test_invalid_configurations_are_reported(parts: dict[str, Any], message: str):
-    with pytest.raises(UsageError, match=message):
+def test_invalid_configurations_are_reported(parts: dict[str, Any], key: str, fields: dict[str, Any]):
+    with raises_problem(key=f"trainer.optimizer_config.{key}", **fields):
         build(OptimizationConfig(parts))
+
+
+def test_all_that_is_missing_is_reported_at_once():
+    with pytest.raises(UsageError) as error:
+        build(OptimizationConfig({"learning_rate": {"type": "cosine"}}))
+    cosine = "trainer.optimizer_config.learning_rate.cosine"
+    missing = [(f"{cosine}.initial_learning_rate", "is required"), (f"{cosine}.decay_steps", "is required")]
+    assert [(problem.key, problem.reason) for problem in error.value.problems] == missing

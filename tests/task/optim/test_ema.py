@@ -117,9 +117,9 @@ def test_no_average_unless_configured():
     optimizer = build(OptimizationConfig({"ema": {}}))
     assert find_average(optimizer) is optimizer
     assert optimizer.average_decay == 0.99
-    for bad in ({"average_decay": 1.5}, {"start_step": -1}):
-        with pytest.raises(UsageError, match=rf"^trainer\.optimizer_config\.ema\.{next(iter(bad))}: received"):
-            build(OptimizationConfig({"ema": bad}))
+    for name, value in (("average_decay", 1.5), ("start_step", -1)):
+        with raises_problem(key=f"trainer.optimizer_config.ema.{name}", received=value):
+            build(OptimizationConfig({"ema": {name: value}}))
 
 
 def test_find_average_through_wrappers():

@@ -13,6 +13,7 @@ from everstep.optim import OptimizationConfig
 from everstep.run.record import read
 from everstep.task.optim.building import build
 from everstep.task.optim.layer_rates import by_depth, by_name, rate_table
+from everstep.testing.problems import raises_problem
 from loop.samples import TinyTask, tiny_params
 
 pytestmark = pytest.mark.slow
@@ -59,12 +60,20 @@ def test_blocks_are_layers_whose_names_differ_in_a_number(names, expected):
 def test_blocks_by_an_expression():
     names = ["in/w", "block_a0/w", "block_b0/w", "block_a1/w", "out/w"]
     assert factors(names, blocks="block_[ab]([0-9])/") == [0.125, 0.25, 0.25, 0.5, 1]
-    with pytest.raises(UsageError, match="not a number") as error:
+    with raises_problem(
+        key="trainer.optimizer_config.layer_rates.blocks", received="block_(.)", reason="not a number"
+    ) as error:
         factors(names, blocks="block_(.)")
     assert error.value.key == f"{KEY}.blocks"
-    with pytest.raises(UsageError, match="matches no trained variable"):
+    with raises_problem(
+        key="trainer.optimizer_config.layer_rates.blocks",
+        received="layer_([0-9])",
+        reason="matches no trained variable",
+    ):
         factors(names, blocks="layer_([0-9])")
-    with pytest.raises(UsageError, match="found no blocks") as error:
+    with raises_problem(
+        key="trainer.optimizer_config.layer_rates.decay", received=0.5, reason="found no blocks"
+    ) as error:
         factors(["in/w", "out/w"])
     assert error.value.key == f"{KEY}.decay"
     assert f"{KEY}.blocks" in error.value.remedy
@@ -72,13 +81,17 @@ def test_blocks_by_an_expression():
 
 def test_a_variable_matches_one_expression():
     assert by_name(GPT, {"embedding": 0.1}, KEY).keys() == set(GPT[:2])
-    with pytest.raises(UsageError, match="matches no trained variable") as error:
+    with raises_problem(
+        key="trainer.optimizer_config.layer_rates", received="embeding", reason="matches no trained variable"
+    ) as error:
         by_name(GPT, {"embeding": 0.1}, KEY)
-    assert error.value.received == "embeding"
     assert "token_embedding/embeddings" in error.value.remedy
-    with pytest.raises(UsageError, match="'embedding' matches token_embedding/embeddings, too") as error:
+    with raises_problem(
+        key="trainer.optimizer_config.layer_rates",
+        received="token",
+        reason="'embedding' matches token_embedding/embeddings, too",
+    ) as error:
         by_name(GPT, {"embedding": 0.1, "token": 0.5}, KEY)
-    assert error.value.received == "token"
 
 
 def model():
@@ -139,7 +152,7 @@ def test_a_resumed_run_has_the_same_rates(optimizer, tmp_path, capsys):
     run(tmp_path / "part", part, verbose=False)
     _, resumed = run(tmp_path / "part", config, verbose=False)
     assert resumed["digest"] == whole["digest"]
-    with pytest.raises(UsageError, match="layer_rates"):
+    with raises_problem(key="trainer.optimizer_config.layer_rates.factors.bias", reason="0.25 -> 0.5"):
         run(tmp_path / "part", params(optimizer, factors={"bias": 0.5}), verbose=False)
 
 

@@ -19,7 +19,7 @@ from everstep.task.optim.loss_scale import (
 pytestmark = pytest.mark.backend
 
 
-def compiled(optimizer, **settings):
+def compiled_model(optimizer, **settings):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(optimizer, "mse", **settings)
     return model
@@ -31,7 +31,7 @@ def test_saving_and_loading_a_fixed_scale(tmp_path):
     assert type(again) is FixedLossScaleOptimizer
     assert (again.initial_scale, again.inner_optimizer.beta_1) == (64.0, 0.5)
     assert again.get_config() == optimizer.get_config()
-    model = compiled(optimizer)
+    model = compiled_model(optimizer)
     model.train_on_batch(np.ones((2, 4)), np.ones((2, 1)))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras").optimizer
@@ -41,7 +41,7 @@ def test_saving_and_loading_a_fixed_scale(tmp_path):
 
 def test_a_compiled_model_gets_the_configured_scale():
     inner = keras.optimizers.SGD(0.1)
-    model = compiled(keras.optimizers.LossScaleOptimizer(inner))
+    model = compiled_model(keras.optimizers.LossScaleOptimizer(inner))
     before = model.optimizer
     for scale in (None, "dynamic"):
         rescale(model, scale)
@@ -56,7 +56,7 @@ def test_a_compiled_model_gets_the_configured_scale():
 
 
 def test_a_scale_without_effect_logs_a_warning(caplog):
-    model = compiled(keras.optimizers.SGD(0.1))
+    model = compiled_model(keras.optimizers.SGD(0.1))
     with caplog.at_level(logging.WARNING):
         rescale(model, 8.0)
     assert "runtime.loss_scale=8.0 has no effect" in caplog.text

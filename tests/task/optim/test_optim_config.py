@@ -7,6 +7,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.optim import LrConfig, OptimizationConfig, OptimizerConfig, WarmupConfig
+from everstep.testing.problems import raises_problem
 
 INITIAL = {"initial_learning_rate": 1.0}
 
@@ -42,9 +43,9 @@ def test_a_number_is_a_constant_learning_rate(number: float):
     assert config.learning_rate.as_dict() == expected
     config.learning_rate = number  # type: ignore[assignment]
     assert config.learning_rate.as_dict() == expected
-    with pytest.raises(UsageError, match=r"learning_rate\.constant\.learning_rate: received -1"):
+    with raises_problem(key="learning_rate.constant.learning_rate", received=-1.0):
         OptimizationConfig({"learning_rate": -1}).validate()
-    with pytest.raises(UsageError, match=r"learning_rate: received True, expected a number or LrConfig"):
+    with raises_problem(key="learning_rate", received=True, reason="expected a number or LrConfig"):
         OptimizationConfig({"learning_rate": True})
 
 
@@ -99,9 +100,9 @@ def test_defaults_of_model_garden():
 
 
 def test_errors_have_the_key_path():
-    with pytest.raises(UsageError, match=r"optimizer\.type: received 'adma', unknown type: did you mean 'adam'"):
+    with raises_problem(key="optimizer.type", received="adma", reason="unknown type", remedy="did you mean 'adam'"):
         OptimizationConfig({"optimizer": {"type": "adma"}})
-    with pytest.raises(UsageError, match=r"learning_rate\.cosine\.decay_stpes: received .*, unknown key"):
+    with raises_problem(key="learning_rate.cosine.decay_stpes", received=1, reason="unknown key"):
         OptimizationConfig({"learning_rate": {"cosine": {"decay_stpes": 1}}})
 
 

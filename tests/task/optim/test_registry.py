@@ -7,10 +7,10 @@ import keras
 import pytest
 
 import everstep
-from everstep.errors import UsageError
 from everstep.optim import ClippingConfig, OptimizationConfig, OptimizerConfig, register_optimizer
 from everstep.task.optim import config as registry
 from everstep.task.optim.building import build
+from everstep.testing.problems import raises_problem
 
 
 @dataclasses.dataclass
@@ -43,9 +43,9 @@ def test_a_registered_optimizer_is_selected_by_name():
 
 
 def test_fields_of_a_registered_optimizer_are_checked():
-    with pytest.raises(UsageError, match=r"optimizer\.lion\.beta_2: received .*, unknown key"):
+    with raises_problem(key="optimizer.lion.beta_2", received=0.5, reason="unknown key"):
         OptimizationConfig({"optimizer": {"type": "lion", "lion": {"beta_2": 0.5}}})
-    with pytest.raises(UsageError, match=r"optimizer\.lion\.clipnorm: received -1\.0"):
+    with raises_problem(key="trainer.optimizer_config.optimizer.lion.clipnorm", received=-1.0):
         build(OptimizationConfig({"optimizer": {"type": "lion", "lion": {"clipnorm": -1}}}))
     assert OptimizationConfig() == OptimizationConfig()
     assert isinstance(OptimizationConfig().optimizer, OptimizerConfig)
@@ -73,12 +73,14 @@ def test_a_config_that_was_created_before_the_registration():
     registry._registered.clear()
     registry._extended.cache_clear()
     older = OptimizationConfig()
-    for values in ({"type": "lion"}, {"lion": {"beta_1": 0.5}}):
-        with pytest.raises(UsageError, match=r"registered with @register_optimizer before the config is created"):
-            older.override({"optimizer": values})
+    hint = "registered with @register_optimizer before the config is created"
+    with raises_problem(key="optimizer.type", received="lion", remedy=hint):
+        older.override({"optimizer": {"type": "lion"}})
+    with raises_problem(key="optimizer.lion", received={"beta_1": 0.5}, reason=hint):
+        older.override({"optimizer": {"lion": {"beta_1": 0.5}}})
     register_optimizer("lion", LionConfig)(lion)
-    with pytest.raises(
-        UsageError, match=r"optimizer\.type: received 'lion', unknown type: .*before the config is created"
+    with raises_problem(
+        key="optimizer.type", received="lion", reason="unknown type", remedy="before the config is created"
     ):
         older.override({"optimizer": {"type": "lion"}})
     copied = older.replace(optimizer={"type": "lion"})  # created now
@@ -90,15 +92,21 @@ def test_a_name_is_registered_once():
         return keras.optimizers.SGD(learning_rate)
 
     for name, message in (("adam", "built-in"), ("lion", "already registered by .*lion"), ("type", "built-in")):
-        with pytest.raises(UsageError, match=message):
+        with raises_problem(key="@register_optimizer", reason=message):
             register_optimizer(name, LionConfig)(other)
     assert register_optimizer("lion", LionConfig)(lion) is lion  # the same definition again, as in a notebook
 
 
-@pytest.mark.parametrize(("name", "cls"), [("a b", LionConfig), ("_a", LionConfig), ("fine", dict), ("fine", None)])
-def test_invalid_registrations(name, cls):
-    with pytest.raises(UsageError, match="@register_optimizer"):
-        register_optimizer(name, cls)
+@pytest.mark.parametrize("name", ["a b", "_a"])
+def test_invalid_names(name):
+    with raises_problem(key="@register_optimizer", received=name, reason="is not a valid name"):
+        register_optimizer(name, LionConfig)
+
+
+@pytest.mark.parametrize("cls", [dict, None])
+def test_what_is_no_config_class(cls):
+    with raises_problem(key="@register_optimizer('fine', …)", received=cls, reason="expected a config class"):
+        register_optimizer("fine", cls)
 
 
 def test_a_function_that_returns_no_optimizer():
@@ -106,6 +114,9 @@ def test_a_function_that_returns_no_optimizer():
     def nothing(learning_rate, **clipping):
         return None
 
-    with pytest.raises(UsageError, match=r"must return a keras\.optimizers\.Optimizer") as caught:
+    with raises_problem(
+        key="trainer.optimizer_config.optimizer.nothing",
+        received=None,
+        reason=r"must return a keras\.optimizers\.Optimizer",
+    ):
         build(OptimizationConfig({"optimizer": {"type": "nothing"}}))
-    assert (caught.value.key, caught.value.received) == ("trainer.optimizer_config.optimizer.nothing", None)
