@@ -13,11 +13,8 @@ from pathlib import Path
 from everstep.testing.reliability.tracker_outage import (
     SCENARIOS,
     SMALL,
-    STEP_SECONDS,
     Times,
-    empty_step,
     measure,
-    percentile,
 )
 from everstep.testing.servers.mlflow_server import memory_folder
 
@@ -28,12 +25,10 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="outages of a few seconds")
     times = SMALL if parser.parse_args().small else Times()
     logging.basicConfig(format="  %(message)s", level=logging.WARNING)
-    uninterrupted = percentile([empty_step() for _ in range(1000)], 0.99)
-    print(f"a step of {STEP_SECONDS * 1e3:.0f} ms without tracking: p99 {uninterrupted * 1e3:.2f} ms", flush=True)
     figures = []
     with tempfile.TemporaryDirectory() as folder, memory_folder() as memory:
         for scenario in SCENARIOS:
-            figures.append(measure(scenario, uninterrupted, Path(folder), memory, times))
+            figures.append(measure(scenario, Path(folder), memory, times))
             print(figures[-1].line(), flush=True)
     return 0 if all(one.passed() for one in figures) else 1
 

@@ -191,7 +191,8 @@ def test_a_global_seed_has_no_effect_on_an_existing_dataset():
 @cases(CARRIED)
 def test_state_that_outlives_a_pass_is_reported(build):
     assert "state is lost after the first pass" in stream(build).why_not_exact
-    assert not resumes(build)
+    # After two passes: the peek's pass, as far as TensorFlow reads it ahead, draws at most the numbers of one.
+    assert not resumes(build, epoch=2)
 
 
 @cases({name: CARRIED[name] for name in ("uniform", "layer")})
