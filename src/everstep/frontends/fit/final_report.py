@@ -75,9 +75,7 @@ class FinalReport:
             self._write_samples(run.directory / "reports")
         except UsageError as error:
             self._why_not = error.reason
-        except OSError:
-            raise
-        except Exception as error:  # the model's own code may fail in any way
+        except Exception as error:  # the model's own code, and the data, may fail in any way
             self._why_not = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             run.record["samples"] = wanted
@@ -90,7 +88,7 @@ class FinalReport:
 
         try:
             path = report.write(directory).relative_to(directory)
-        except UsageError as error:
+        except (UsageError, OSError) as error:
             logger.warning("the report is not written: %s", error)
             return ""
         return f"{path}{f', without samples: {self._why_not}' if self._why_not else ''}"

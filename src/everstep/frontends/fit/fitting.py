@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import keras
-import numpy as np
 
 from everstep.checkpoint.remote import working_copy
 from everstep.data import (
@@ -47,6 +46,7 @@ from everstep.frontends import (
     validated_epochs,
     verbosity,
 )
+from everstep.frontends.fit.best_epoch import best_epoch
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
@@ -55,7 +55,7 @@ from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import announcements, best_value, closing_rows, exported_files, stored_seed
+from everstep.run import announcements, closing_rows, exported_files, stored_seed
 from everstep.task import needs_labels, require_compiled
 from everstep.tracking import TrackingConfig
 
@@ -287,23 +287,6 @@ def _train(
         return history
     finish(trained)
     return trained
-
-
-def best_epoch(
-    history: keras.callbacks.History,
-    callbacks: Sequence[keras.callbacks.Callback],
-    is_validated: Callable[[int], bool],
-) -> str:
-    """Returns the best value and its epoch: of what a callback such as `EarlyStopping` monitors, else of the loss."""
-    monitoring = [callback for callback in callbacks if getattr(callback, "monitor", None) in history.history]
-    name = monitoring[0].monitor if monitoring else "val_loss" if "val_loss" in history.history else "loss"
-    mode = monitoring[0].mode if monitoring and hasattr(monitoring[0], "mode") else "auto"
-    values, epochs = history.history.get(name, []), history.epoch
-    if len(values) < len(epochs):
-        epochs = [epoch for epoch in epochs if is_validated(epoch)]
-    pairs = [(epoch, value) for epoch, value in zip(epochs, values, strict=False) if np.ndim(value) == 0]
-    points = [(f"epoch {epoch + 1}", float(value)) for epoch, value in pairs]
-    return best_value(name, points, {"min": "lower", "max": "higher"}.get(mode))
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
