@@ -26,9 +26,7 @@ def tracking_config(tracking: Any) -> TrackingConfig:
         return tracking
     if isinstance(tracking, Mapping):
         return _from_settings(tracking)
-    names: list[Any] = (
-        list([tracking] if isinstance(tracking, str) else tracking) if isinstance(tracking, Iterable) else [None]
-    )
+    names: Any = [tracking] if isinstance(tracking, str) or not isinstance(tracking, Iterable) else list(tracking)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(
             f'expected names, such as ["mlflow", "jsonl"], or settings, such as {{"mlflow": True}}, not '
