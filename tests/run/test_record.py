@@ -12,7 +12,7 @@ from everstep.run.record import Run, find_runs, read
 from everstep.testing.problems import raises_problem
 
 KEYS = (
-    "id experiment backend mode status step epoch train_steps attempts metrics digest weights_digest "
+    "id experiment name tags notes backend mode status step epoch train_steps attempts metrics digest weights_digest "
     "states code environment data initial_weights cost"
 )
 
