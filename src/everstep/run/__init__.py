@@ -12,6 +12,7 @@ processes.py             several processes meet in the directory, and must have 
 resume_checks.py         what a resumed run may change
 restoring.py             whether a run begins at a checkpoint or with initial weights
 announcements.py         what is said on the screen before training, and when it is interrupted
+printing.py              how a line is printed there
 exporting.py             the export at the end
 trackers.py              the trackers of a run
 environments.py          code, packages, machine and data
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
         announced,
         submitted,
     )
+    from everstep.run.printing import print_line
     from everstep.run.processes import log_file
     from everstep.run.pruning import (
         PruningListener,
