@@ -53,6 +53,7 @@ from everstep.run import (
     goodput,
     guarded,
     opened_checkpoints,
+    print_line,
     processes,
     require_trackers,
     restore_or_initialize,
@@ -231,7 +232,7 @@ class _Session:
     def say(self, line: str) -> None:
         """Prints a line, unless nothing is printed."""
         if self.verbose:
-            announcements.print_line(line)
+            print_line(line)
 
     def prepare(self, model_dir: str | Path, strategy: Any) -> None:
         """Checks the request, before anything is written; selects the backend, and joins the other processes."""

@@ -19,6 +19,7 @@ resume_checks.py         refuses what a resumed run may not change: keys that no
                          other data; `--allow-change`; warns of other versions
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
+printing.py              how a line is printed on the screen, before Keras is loaded, too
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
         announced,
         submitted,
     )
+    from everstep.run.printing import print_line
     from everstep.run.processes import log_file
     from everstep.run.pruning import (
         PruningListener,

@@ -2,26 +2,16 @@
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from everstep import redaction
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
-from everstep.tracking import wrapped
 
 Say = Callable[[str], None]
 """Called with each line."""
-
-
-def print_line(line: str) -> None:
-    """Prints a line, or a text of several, to standard error, without secrets."""
-    with contextlib.suppress(OSError, ValueError):  # a closed standard error does not stop training
-        text = redaction.text(line)
-        print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
 
 @contextlib.contextmanager
