@@ -36,7 +36,7 @@ tf_data.py           a user's `tf.data.Dataset`: batched or not, repeated or not
 tfds.py              TensorFlow Datasets: only what is prepared on this machine, nothing is downloaded; splits,
                      features that are not decoded
 input_reader.py      `InputReader` (TF Model Garden): decode, parse, filter, batch; shuffle buffer, cache, prefetch,
-                     the position; batches that replicas cannot share
+                     the position; a user's `combine_fn` joins several sources; batches that replicas cannot share
 files.py             paths, globs, lists and URLs: "no file matches", sorted by name, empty files; `.gz`, `.xz`,
                      `.bz2` are unpacked by suffix, for readers that ask for it (TFRecord does not)
 formats/             one reader for each format of files: images, `.npy`, CSV, Parquet, TFRecord

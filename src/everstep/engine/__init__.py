@@ -3,9 +3,9 @@
 `create_engine` makes the engine of the process's backend. An `Engine` runs compiled calls of many steps, and moves the
 state between the device, the host and the Keras objects. Each backend is one file that implements `Backend`.
 
-backend.py               which backend the process has: before Keras is imported, "Keras is loaded with … already";
-                         seeds, determinism options; GPUs hidden from other backends. GPU memory is left to the
-                         backend's own variables
+backend.py               which backend the process has: the one that is named, else KERAS_BACKEND, else the first
+                         installed; "Keras is loaded with … already"; seeds, determinism options; GPUs hidden from other
+                         backends. GPU memory is left to the backend's own variables
 config.py                `RuntimeConfig`: backend, seed, devices, precision, `cuda_graph`, signals: keys, defaults,
                          what may change on a resume; keys of Model Garden that are declined
 engine.py                `Engine`: runs calls of steps, evaluates, moves the state; which data lives on the device, on

@@ -19,13 +19,14 @@ saved_model.py         `saved_model/`: signature, open sizes, on JAX and TensorF
 torch_program.py       `model.pt2`: which dimensions may vary; "PyTorch cannot export it"
 hub_preset.py          a KerasHub preset, LoRA adapters, a folder for Hugging Face Transformers: what is merged, what
                        would be lost
-comparison.py          an exported model compared with the live one: the tolerance (1e-5, half precision 1e-2)
+comparison.py          an exported model compared with the live one: the tolerance (1e-5; 1e-2 in half precision or
+                       on an accelerator)
 serving.py             `ExportModule` and `export`: preprocessing, several signatures, inputs whose shape is unknown,
                        names of outputs
 versions.py            numbered versions, as TensorFlow Serving watches them: the time in seconds
 checkpoint_exports.py  a SavedModel for every checkpoint that a run keeps; deleted with it
 jax_bridge.py          Keras code of JAX, called with TensorFlow's tensors
-open_sizes.py          sizes that a model leaves open, on JAX
+open_sizes.py          how JAX spells sizes that are open; which are open: `saved_model.py`
 dequantized.py         a quantized KerasHub model in floating point
 """
 

@@ -5,8 +5,9 @@ record.py                `run.json` and `config.yaml`, over all attempts: what i
 configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
 checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
                          `checkpoint/retention.py`
-attempt.py               one attempt: locks the directory, stops on request, records progress and end; whether data
-                         and libraries are the checkpoint's is compared in `resume_checks.py`
+attempt.py               one attempt: locks the directory, stops on request, of several processes all (the step:
+                         `engine/call_agreement.py`), records progress and end; whether data and libraries are the
+                         checkpoint's is compared in `resume_checks.py`
 attempt_hooks.py         the hooks of every attempt that trains, and their order
 lock.py                  one process per directory: "is being trained by", file systems without locks; its heartbeat.
                          Other machines and processes: `liveness.py`
@@ -39,7 +40,8 @@ listing.py               every run below a directory, ordered by path, with its 
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs
-exit_codes.py            how a training program ends: exit code (0, 1, 2, 128 + signal) and message; `--traceback`
+exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
+                         `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
 """
 
 from typing import TYPE_CHECKING
