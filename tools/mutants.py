@@ -64,10 +64,16 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
         changed = copy.copy(node)
         changed.test = ast.UnaryOp(ast.Not(), node.test)
         yield changed
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and _is_more_than_none(node.value):
         yield ast.Return(ast.Constant(None))
     elif _is_left_out(node):
         yield ast.Pass()
+
+
+def _is_more_than_none(value: ast.expr | None) -> bool:
+    """Whether it makes a difference to return None: it makes none for `return`, and hardly ever for `return False`."""
+    is_false = isinstance(value, ast.Constant) and (value.value is None or value.value is False)
+    return value is not None and not is_false
 
 
 def _is_left_out(node: ast.AST) -> bool:

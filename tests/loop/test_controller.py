@@ -1,5 +1,6 @@
 """The outer loop, driven by a trainer that only counts."""
 
+import contextlib
 import functools
 import logging
 import math
@@ -92,6 +93,26 @@ def test_saves_at_the_first_loops_end_after_each_multiple(interval, saved):
     assert checkpointer.steps() == saved
 
 
+class Flushed(MemoryTracker):
+    """Counts the points that are safe from a kill."""
+
+    safe = 0
+
+    def flush(self):
+        self.safe = len(self.points)
+
+
+def test_what_was_logged_is_written_before_a_step_is_saved():
+    class Noting(MemoryCheckpointer):
+        def save(self, step, *rest):
+            super().save(step, *rest)
+            written.append((step, tracker.safe))
+
+    tracker, written = Flushed(), []
+    control(SavedCounter(), checkpointer=Noting(), checkpoint_interval=5, tracker=tracker).train(10)
+    assert written == [(5, 1), (10, 2)]
+
+
 def test_a_step_that_is_saved_is_not_saved_again():
     trainer = SavedCounter()
     controller = control(trainer, checkpointer=MemoryCheckpointer())
@@ -156,6 +177,15 @@ def test_the_events_of_a_run():
     assert hook.events == [*begin, *windows, ("on_last_step", 10), *evaluation, ("on_exit", None)]
 
 
+def test_the_events_of_a_run_that_has_nothing_left_to_do():
+    hook, checkpointer = Recorded(), MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer).train_and_evaluate(10)
+    again = control(SavedCounter(), hooks=[hook], checkpointer=checkpointer)
+    again.restore_checkpoint()
+    again.train_and_evaluate(10)
+    assert hook.events == [("on_restore", 10), ("on_train_begin",), ("on_ready",), ("on_exit", None)]
+
+
 def test_hooks_are_given_the_error_that_ends_a_run():
     hook, trainer, error = Recorded(), SavedCounter(), RuntimeError("no step")
 
@@ -169,10 +199,12 @@ def test_hooks_are_given_the_error_that_ends_a_run():
 
 
 def test_all_steps_of_an_attempt_count_for_its_speed():
-    controller = control(SavedCounter())
+    controller, begin = control(SavedCounter()), time.perf_counter()
     controller.train(12)
     controller.train(17)
-    assert controller.training_time[0] == 17
+    steps, seconds = controller.training_time
+    assert steps == 17
+    assert 0 < seconds < time.perf_counter() - begin + 1
 
 
 class Tried(SavedCounter):
@@ -219,6 +251,26 @@ def events_of_training(trainer, **kwargs):
     checked = {"checkpointer": MemoryCheckpointer(), "checkpoint_interval": 6, "recovery": Recovery(max_trials=0)}
     control(trainer, steps_per_loop=2, **checked, **kwargs).train_and_evaluate(10)
     return trainer.events[1:]
+
+
+def test_what_reads_or_changes_the_keras_objects_has_the_current_state_and_draws_alone():
+    class Noting(SavedCounter):
+        def push(self):
+            self.events.append("push")
+
+        def pull(self):
+            self.events.append("pull")
+
+        @contextlib.contextmanager
+        def prefetch_paused(self):
+            self.events.append("pause")
+            yield
+            self.events.append("read ahead")
+
+    trainer = Noting()
+    with control(trainer).synced():
+        trainer.events.append("change")
+    assert trainer.events == ["pause", "push", "change", "pull", "read ahead"]
 
 
 def test_a_device_is_given_its_state_back_while_it_still_computes():
@@ -276,6 +328,11 @@ def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
     with pytest.raises(TrainingError, match="weight is not finite after step 4"):
         controller.train_and_evaluate(10)
     assert "evaluate 4" not in trainer.events
+
+
+def test_an_evaluation_is_timed():
+    begin = time.perf_counter()
+    assert 0 <= control(SavedCounter()).evaluate()["eval_seconds"] < time.perf_counter() - begin + 1
 
 
 def test_actions_may_add_to_the_evaluations_logs():
@@ -420,8 +477,9 @@ def test_loops_as_a_function_of_the_step():
 
 def test_warning_for_a_trainer_that_counts_other_steps(caplog):
     with caplog.at_level(logging.WARNING):
-        control(SavedCounter(speed=2)).train(10)
-    assert "train(5) moved the step from 0 to 10" in caplog.text
+        control(SavedCounter(speed=2)).train(20)
+    moved = ["trainer.train(5) moved the step from 0 to 10", "trainer.train(5) moved the step from 10 to 20"]
+    assert caplog.messages == moved
 
 
 def test_logs_may_be_none():
@@ -505,15 +563,6 @@ def test_continuous_evaluation_sees_each_new_checkpoint():
     assert logs["validation_loss"] == 15
 
 
-class Flushed(MemoryTracker):
-    """Counts the points that are safe from a kill."""
-
-    safe = 0
-
-    def flush(self):
-        self.safe = len(self.points)
-
-
 def test_continuous_evaluation_has_written_an_evaluation_before_it_looks_for_the_next_checkpoint():
     evaluator, tracker = SavedCounter(), Flushed()
     controller = Controller(evaluator=evaluator, checkpointer=saved(5), tracker=tracker)
@@ -532,6 +581,17 @@ def test_continuous_evaluation_looks_for_checkpoints_as_often_as_it_is_told():
     with pytest.raises(TrainingError, match="no checkpoint appeared"):
         Controller(evaluator=SavedCounter(), checkpointer=checkpointer).evaluate_continuously(timeout=0.2, poll=0.1)
     assert 1 <= checkpointer.looks <= 3
+
+
+def test_continuous_evaluation_goes_on_until_no_checkpoint_appears():
+    class Evaluated(SavedCounter):
+        def evaluate(self, num_steps, **calls):
+            checkpointer.save(10, {}, {"step": 10})
+            return super().evaluate(num_steps)
+
+    checkpointer, evaluator = saved(5), Evaluated()
+    Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
+    assert evaluator.events == ["evaluate 5", "evaluate 10"]
 
 
 class Removing(MemoryCheckpointer):

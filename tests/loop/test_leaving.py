@@ -7,9 +7,10 @@ from everstep.checkpoint.checkpointer import SaveError
 from everstep.loop import controller
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
+from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
-from .samples import MemoryCheckpointer, SavedCounter
+from .samples import MemoryCheckpointer, SavedCounter, SlowCheckpointer
 
 
 class Stopped(SystemExit):
@@ -59,9 +60,8 @@ class Attempt:
             steps_per_loop=5,
             checkpointer=checkpointer,
             tracker=self.tracker,
-            stop_requested=lambda: Stopped(143) if self.controller.step == stop_at else None,
             hooks=hooks,
-            **settings,
+            **{"stop_requested": lambda: Stopped(143) if self.controller.step == stop_at else None, **settings},
         )
         if checkpointer is not None:
             self.controller.restore_checkpoint()
@@ -97,9 +97,9 @@ def test_an_interrupted_run_ends_with_the_current_call_and_continues_its_window(
     assert (first.logged(), checkpointer.steps()) == ([5], [7])
     assert caplog.text == ""
     second = Attempt(checkpointer)
-    second.controller.train(10)
-    assert second.trainer.events == ["train 3 more", "save 10"]
-    assert second.logged() == [10]
+    second.controller.train(20)
+    assert second.trainer.events == ["train 3 more", "train 5", "train 5", "save 20"]
+    assert second.logged() == [10, 15, 20]
 
 
 def test_a_window_that_was_done_when_the_run_was_interrupted_is_only_finished():
@@ -114,13 +114,28 @@ def test_a_window_that_was_done_when_the_run_was_interrupted_is_only_finished():
     assert second.logged() == [10, 15]
 
 
-def test_a_window_that_was_the_last_one_is_continued_if_the_run_is_made_longer():
+@pytest.mark.parametrize(("steps", "events", "logged"), [(7, ["save 7"], [7]), (10, ["train 3 more", "save 10"], [10])])
+def test_a_window_that_was_the_last_one_is_finished_or_continued_if_the_run_is_made_longer(steps, events, logged):
     checkpointer = MemoryCheckpointer()
     with pytest.raises(Stopped):
         Attempt(checkpointer, stop_at=7).controller.train(7)
     second = Attempt(checkpointer)
+    second.controller.train(steps)
+    assert second.trainer.events == events
+    assert second.logged() == logged
+
+
+@pytest.mark.parametrize("trials", [-1, 0])
+def test_a_window_that_is_being_finished_when_the_run_is_interrupted_is_finished_once(trials):
+    checkpointer, recovery = MemoryCheckpointer(), Recovery(max_trials=trials)
+    first = Attempt(
+        checkpointer, recovery=recovery, stop_requested=lambda: Stopped(143) if first.logged() == [5] else None
+    )
+    with pytest.raises(Stopped):
+        first.controller.train(10)
+    second = Attempt(checkpointer)
     second.controller.train(10)
-    assert second.trainer.events == ["train 3 more", "save 10"]
+    assert second.trainer.events == ["train 5", "save 10"]
     assert second.logged() == [10]
 
 
@@ -143,9 +158,10 @@ def test_a_run_that_waits_for_data_waits_until_it_is_interrupted():
     assert (checkpointer.steps(), waiting.trainer.global_step) == ([7], 20)
 
 
-def test_of_several_processes_none_stops_before_all_have_agreed(monkeypatch):
+@pytest.mark.parametrize("step", [7, 10], ids=["in a window", "between two"])
+def test_of_several_processes_none_stops_before_all_have_agreed(monkeypatch, step):
     monkeypatch.setattr(controller, "current_gang", lambda: Pretended(0, 2, Board()))
-    attempt = Attempt(stop_at=7, stop_agreed=lambda: None)
+    attempt = Attempt(stop_at=step, stop_agreed=lambda: None)
     attempt.controller.train(10)
     assert attempt.trainer.events == ["train 5", "train 5"]
 
@@ -167,23 +183,6 @@ class LastStep(Hook):
         self.controller.trainer.events.append(f"last step {step}")
 
 
-class Lazy(MemoryCheckpointer):
-    """Writes a checkpoint when it is waited for."""
-
-    def __init__(self, error=None):
-        super().__init__()
-        self.unwritten, self.error = {}, error
-
-    def save(self, step, state, meta, metrics=None, replace=False):
-        self.unwritten[step] = state, meta
-
-    def wait(self):
-        if self.unwritten and self.error is not None:
-            raise self.error
-        self.saved.update(self.unwritten)
-        self.unwritten.clear()
-
-
 @pytest.mark.parametrize(
     ("failing", "again"),
     [
@@ -192,7 +191,7 @@ class Lazy(MemoryCheckpointer):
     ],
 )
 def test_a_failed_evaluation_has_its_step_saved_and_is_repeated(failing, again):
-    checkpointer = Lazy()
+    checkpointer = SlowCheckpointer()
     first = Attempt(checkpointer, InCalls(failing_step=failing), hooks=[LastStep()])
     with pytest.raises(RuntimeError, match="the evaluation failed"):
         first.controller.train_and_evaluate(10, eval_interval=5)
@@ -205,18 +204,31 @@ def test_a_failed_evaluation_has_its_step_saved_and_is_repeated(failing, again):
     assert third.trainer.events == []
 
 
+def test_a_step_that_was_saved_before_its_evaluation_is_not_saved_again_if_that_fails():
+    attempt = Attempt(MemoryCheckpointer(), InCalls(failing_step=5))
+    with pytest.raises(RuntimeError, match="the evaluation failed"):
+        attempt.controller.train_and_evaluate(5)
+    assert attempt.trainer.events == ["train 5", "save 5"]
+
+
 def test_the_error_of_an_evaluation_is_raised_even_if_the_step_cannot_be_saved():
-    checkpointer = Lazy(SaveError("the disk is full"))
+    checkpointer = SlowCheckpointer(SaveError("the disk is full"))
     with pytest.raises(RuntimeError, match="the evaluation failed"):
         Attempt(checkpointer, InCalls(failing_step=5)).controller.train_and_evaluate(10, eval_interval=5)
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_an_evaluation_that_fails_before_the_first_step_saves_nothing(trains):
-    given, checkpointer = InCalls(failing_step=0), MemoryCheckpointer()
-    parts = {"trainer": given, "evaluator": given} if trains else {"evaluator": given}
+def test_an_evaluation_that_fails_before_the_first_step_saves_nothing():
+    attempt = Attempt(MemoryCheckpointer(), InCalls(failing_step=0))
     with pytest.raises(RuntimeError, match="the evaluation failed"):
-        Controller(checkpointer=checkpointer, **parts).evaluate()
+        attempt.controller.evaluate()
+    assert attempt.controller.checkpointer.steps() == []
+
+
+def test_an_evaluation_that_fails_saves_nothing_where_nothing_is_trained():
+    evaluator, checkpointer = InCalls(failing_step=5), MemoryCheckpointer()
+    evaluator.global_step = 5
+    with pytest.raises(RuntimeError, match="the evaluation failed"):
+        Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate()
     assert checkpointer.steps() == []
 
 

@@ -11,7 +11,7 @@ from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
 from everstep.tracking.tracker import MemoryTracker
 
-from .samples import MemoryCheckpointer, SavedCounter
+from .samples import MemoryCheckpointer, SavedCounter, SlowCheckpointer
 
 
 class Diverging(SavedCounter):
@@ -50,6 +50,12 @@ def test_the_steps_since_the_last_good_state_are_trained_again_and_checked_one_b
     assert trainer.events[:5] == ["train 5", "train 5", "save 10", "train 5", "train 5"]
     checked = ["train 5, checked up to 20"] * 2
     assert trainer.events[5:] == ["restore 10", *checked, "save 20", "train 5", "train 5", "save 30"]
+
+
+def test_the_last_good_state_may_still_be_being_written():
+    trainer = Diverging(20)
+    control(trainer, checkpointer=SlowCheckpointer()).train(20)
+    assert "restore 10" in trainer.events
 
 
 def test_a_further_divergence_does_not_shorten_what_is_checked():
@@ -147,6 +153,18 @@ def test_a_run_that_a_hook_has_stopped_because_it_diverged_goes_on():
     assert (controller.stopped, controller.step) == ("", 30)
 
 
+def test_a_run_that_is_interrupted_when_it_has_diverged_is_not_saved_and_says_so(caplog):
+    trainer, checkpointer = Diverging(15), MemoryCheckpointer()
+
+    def stop_requested():
+        return SystemExit(143) if trainer.global_step == 15 else None
+
+    with pytest.raises(SystemExit):
+        control(trainer, checkpointer=checkpointer, stop_requested=stop_requested).train(30)
+    assert checkpointer.steps() == [0, 10]
+    assert caplog.messages == ["the state of step 15 is not saved: the training loss is nan at step 15"]
+
+
 class Spoiled(SavedCounter):
     """Its weight is NaN from a step on; its loss does not show that."""
 
@@ -157,6 +175,12 @@ class Spoiled(SavedCounter):
     def state(self, into=None):
         weight = np.nan if self.global_step >= self.nan_at else 1.0
         return {"weight": np.array(weight)}, {"step": self.global_step}
+
+
+def test_an_initial_state_that_is_not_finite_is_saved_where_a_program_asks_for_it():
+    checkpointer = MemoryCheckpointer()
+    control(Spoiled(0), checkpointer=checkpointer).save_checkpoint()
+    assert checkpointer.steps() == [0]
 
 
 def test_a_state_that_is_not_finite_is_not_saved_and_ends_a_run_without_trials():

@@ -645,7 +645,7 @@ class Controller:
 
     def _retrain_step_by_step(self, until: int) -> None:
         """Has the steps up to `until` trained one by one, each checked."""
-        if self.trainer is not None and self.step < until:
+        if self.step < until:
             self._skipper = BadBatchSkipper(self.recovery, until)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
