@@ -4,6 +4,7 @@ import pytest
 from tests.pretended_gang import Board, Pretended
 
 from everstep.checkpoint.checkpointer import SaveError
+from everstep.engine import FeedInterrupted
 from everstep.loop import controller
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
@@ -215,6 +216,16 @@ def test_the_error_of_an_evaluation_is_raised_even_if_the_step_cannot_be_saved()
     checkpointer = SlowCheckpointer(SaveError("the disk is full"))
     with pytest.raises(RuntimeError, match="the evaluation failed"):
         Attempt(checkpointer, InCalls(failing_step=5)).controller.train_and_evaluate(10, eval_interval=5)
+
+
+@pytest.mark.parametrize(("stop_at", "error"), [(None, FeedInterrupted), (0, Stopped)])
+def test_an_evaluation_whose_data_is_interrupted_ends_with_the_stop_that_was_requested(stop_at, error):
+    class Waiting(InCalls):
+        def evaluate(self, num_steps, **calls):
+            raise FeedInterrupted
+
+    with pytest.raises(error):
+        Attempt(trainer=Waiting(), stop_at=stop_at).controller.evaluate()
 
 
 def test_an_evaluation_that_fails_before_the_first_step_saves_nothing():

@@ -153,6 +153,30 @@ def test_a_run_that_a_hook_has_stopped_because_it_diverged_goes_on():
     assert (controller.stopped, controller.step) == ("", 30)
 
 
+class Seeing(Hook):
+    """Wants to see a window in which training diverged."""
+
+    sees_divergence = True
+
+    def on_window_end(self, step, logs):
+        self.controller.trainer.events.append(f"act {step}")
+
+
+def test_a_hook_may_see_a_window_that_diverged_before_the_run_fails():
+    trainer, checkpointer = Diverging(10), MemoryCheckpointer()
+    with pytest.raises(DivergedError, match="nan at step 10"):
+        control(trainer, trials=0, checkpointer=checkpointer, hooks=[Seeing()]).train_and_evaluate(15, eval_interval=5)
+    assert trainer.events[-2:] == ["act 10", "evaluate 10"]
+    assert checkpointer.steps() == []
+
+
+def test_it_does_not_see_a_window_that_is_rolled_back():
+    trainer = Diverging(10)
+    control(trainer, hooks=[Seeing()]).train(10)
+    acted = [event for event in trainer.events if event.startswith(("act", "restore"))]
+    assert acted == ["act 5", "restore 0", "act 5", "act 10"]
+
+
 def test_a_run_that_is_interrupted_when_it_has_diverged_is_not_saved_and_says_so(caplog):
     trainer, checkpointer = Diverging(15), MemoryCheckpointer()
 
