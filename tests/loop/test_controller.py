@@ -302,6 +302,13 @@ def test_no_wait_for_the_device_if_nothing_is_due():
     assert events[6:] == ["train 2", "train 2", "waited for 8", "waited for 10", *closing]
 
 
+def test_the_state_is_not_read_where_nothing_is_saved():
+    trainer = Device()
+    trainer.non_finite = lambda state=None: trainer.events.append("read the state") or []
+    control(trainer, Actions([lambda logs: None]), recovery=Recovery(max_trials=1)).train_and_evaluate(5)
+    assert trainer.events == ["train 5", "waited for 5", "evaluate 5"]
+
+
 def test_logs_and_state_are_checked_before_actions():
     trainer = Device()
     events = events_of_training(trainer, actions=Actions([lambda logs: trainer.events.append("act")]))
