@@ -114,9 +114,11 @@ def fails(tests: str, seconds: float) -> bool:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading all of them takes longer than quick tests
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not full", tests])) != 0)
+        options = ["-x", "-q", "-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not full"]
+        os._exit(int(pytest.main([*options, tests])) != 0)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -509,6 +509,12 @@ def test_missing_part_is_named():
         Controller(trainer=SavedCounter()).evaluate()
 
 
+def test_a_controller_that_neither_trains_nor_evaluates_is_refused():
+    with pytest.raises(UsageError) as error:
+        Controller()
+    assert error.value.key == "Controller()"
+
+
 @pytest.mark.parametrize(
     ("part", "method", "arguments"),
     [
@@ -547,7 +553,7 @@ def saved(*steps):
 
 
 def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
-    events, logs = watch(saved(5, 10, 15), until=15, timeout=300)
+    events, logs = watch(saved(5, 10, 15), until=15)
     assert events == ["evaluate 15"]
     assert logs["validation_loss"] == 15
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from everstep.checkpoint.checkpointer import SaveError
 from everstep.errors import DivergedError, TrainingError
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
@@ -56,6 +57,22 @@ def test_the_last_good_state_may_still_be_being_written():
     trainer = Diverging(20)
     control(trainer, checkpointer=SlowCheckpointer()).train(20)
     assert "restore 10" in trainer.events
+
+
+def test_nothing_is_trained_before_there_is_a_state_to_go_back_to():
+    trainer = Diverging()
+    with pytest.raises(SaveError, match="the disk is full"):
+        control(trainer, checkpointer=SlowCheckpointer(SaveError("the disk is full"))).train(20)
+    assert trainer.events == []
+
+
+def test_the_step_that_diverged_is_named_where_the_trainer_knows_it():
+    class Knowing(Diverging):
+        def bad_step(self, step):
+            return 13 if step == 15 else None
+
+    with pytest.raises(DivergedError, match="the training loss is nan at step 13"):
+        control(Knowing(15), trials=0).train(20)
 
 
 def test_a_further_divergence_does_not_shorten_what_is_checked():
