@@ -607,6 +607,17 @@ def test_continuous_evaluation_goes_on_until_no_checkpoint_appears():
     assert evaluator.events == ["evaluate 5", "evaluate 10"]
 
 
+def test_continuous_evaluation_waits_where_all_checkpoints_are_removed():
+    class Removed(SavedCounter):
+        def evaluate(self, num_steps, **calls):
+            checkpointer.saved.clear()
+            return super().evaluate(num_steps)
+
+    checkpointer, evaluator = saved(5), Removed()
+    Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
+    assert evaluator.events == ["evaluate 5"]
+
+
 class Removing(MemoryCheckpointer):
     """The trainer removes step 5 between two calls of another process, and has saved step 10."""
 
