@@ -21,6 +21,7 @@ from everstep.loop.hooks import Hook
 from everstep.loop.lazy_logs import LazyLogs
 from everstep.loop.recovery import Recovery
 from everstep.loop.schedule import StepSchedule
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import MemoryCheckpointer, SavedCounter
@@ -545,7 +546,7 @@ def watch(checkpointer, evaluator=None, **kwargs):
     return evaluator.events, logs
 
 
-def saved(*steps):
+def checkpointer_with(*steps):
     checkpointer = MemoryCheckpointer()
     for step in steps:
         checkpointer.save(step, {}, {"step": step})
@@ -553,13 +554,13 @@ def saved(*steps):
 
 
 def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
-    events, logs = watch(saved(5, 10, 15), until=15)
+    events, logs = watch(checkpointer_with(5, 10, 15), until=15)
     assert events == ["evaluate 15"]
     assert logs["validation_loss"] == 15
 
 
 def test_continuous_evaluation_sees_each_new_checkpoint():
-    checkpointer, evaluator = saved(5), SavedCounter()
+    checkpointer, evaluator = checkpointer_with(5), SavedCounter()
 
     def train():
         """Saves the next step once the one before is evaluated."""
@@ -578,7 +579,7 @@ def test_continuous_evaluation_sees_each_new_checkpoint():
 
 def test_continuous_evaluation_has_written_an_evaluation_before_it_looks_for_the_next_checkpoint():
     evaluator, tracker = SavedCounter(), Flushed()
-    controller = Controller(evaluator=evaluator, checkpointer=saved(5), tracker=tracker)
+    controller = Controller(evaluator=evaluator, checkpointer=checkpointer_with(5), tracker=tracker)
     controller.evaluate_continuously(timeout_fn=lambda: tracker.safe == len(tracker.points) == 1, timeout=0.1)
     assert tracker.safe == 1
 
@@ -591,7 +592,7 @@ def test_continuous_evaluation_looks_for_checkpoints_as_often_as_it_is_told():
             self.looks += 1
 
     checkpointer = Looked()
-    with pytest.raises(TrainingError, match="no checkpoint appeared"):
+    with raises_problem(TrainingError, reason="no checkpoint appeared"):
         Controller(evaluator=SavedCounter(), checkpointer=checkpointer).evaluate_continuously(timeout=0.2, poll=0.1)
     assert 1 <= checkpointer.looks <= 3
 
@@ -602,7 +603,7 @@ def test_continuous_evaluation_goes_on_until_no_checkpoint_appears():
             checkpointer.save(10, {}, {"step": 10})
             return super().evaluate(num_steps)
 
-    checkpointer, evaluator = saved(5), Evaluated()
+    checkpointer, evaluator = checkpointer_with(5), Evaluated()
     Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
     assert evaluator.events == ["evaluate 5", "evaluate 10"]
 
@@ -613,7 +614,7 @@ def test_continuous_evaluation_waits_where_all_checkpoints_are_removed():
             checkpointer.saved.clear()
             return super().evaluate(num_steps)
 
-    checkpointer, evaluator = saved(5), Removed()
+    checkpointer, evaluator = checkpointer_with(5), Removed()
     Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
     assert evaluator.events == ["evaluate 5"]
 
@@ -650,7 +651,7 @@ def test_continuous_evaluation_raises_what_is_wrong_with_a_checkpoint_that_is_th
 
 def test_continuous_evaluation_gives_up_on_a_dead_trainer(caplog):
     begin = time.monotonic()
-    events, logs = watch(saved(5), until=100, timeout=0.3)
+    events, logs = watch(checkpointer_with(5), until=100, timeout=0.3)
     assert time.monotonic() - begin < 300
     assert events == ["evaluate 5"]
     assert logs["validation_loss"] == 5

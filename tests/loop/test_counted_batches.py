@@ -10,6 +10,7 @@ from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
 from everstep.loop.schedule import EpochSchedule
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import MemoryCheckpointer, SavedCounter
@@ -101,7 +102,7 @@ def test_a_loss_that_is_not_finite_is_noticed_though_the_run_ends_with_the_data(
             super().train(num_steps, **calls)
             return {"training_loss": math.nan if self.global_step == 8 else 1.0}
 
-    with pytest.warns(UserWarning, match="ran out of data"), pytest.raises(DivergedError, match="nan at step 8"):
+    with pytest.warns(UserWarning, match="ran out of data"), raises_problem(DivergedError, reason="nan at step 8"):
         train(Spoiled(8, repeat=False), EpochSchedule(3, 4), recovery=Recovery(max_trials=0))
 
 

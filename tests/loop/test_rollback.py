@@ -10,6 +10,7 @@ from everstep.errors import DivergedError, TrainingError
 from everstep.loop.controller import Controller
 from everstep.loop.hooks import Hook
 from everstep.loop.recovery import Recovery
+from everstep.testing.problems import raises_problem
 from everstep.tracking.tracker import MemoryTracker
 
 from .samples import MemoryCheckpointer, SavedCounter, SlowCheckpointer
@@ -71,7 +72,7 @@ def test_the_step_that_diverged_is_named_where_the_trainer_knows_it():
         def bad_step(self, step):
             return 13 if step == 15 else None
 
-    with pytest.raises(DivergedError, match="the training loss is nan at step 13"):
+    with raises_problem(DivergedError, reason="the training loss is nan at step 13"):
         control(Knowing(15), trials=0).train(20)
 
 
@@ -181,7 +182,7 @@ class Seeing(Hook):
 
 def test_a_hook_may_see_a_window_that_diverged_before_the_run_fails():
     trainer, checkpointer = Diverging(10), MemoryCheckpointer()
-    with pytest.raises(DivergedError, match="nan at step 10"):
+    with raises_problem(DivergedError, reason="nan at step 10"):
         control(trainer, trials=0, checkpointer=checkpointer, hooks=[Seeing()]).train_and_evaluate(15, eval_interval=5)
     assert trainer.events[-2:] == ["act 10", "evaluate 10"]
     assert checkpointer.steps() == []
@@ -226,13 +227,13 @@ def test_an_initial_state_that_is_not_finite_is_saved_where_a_program_asks_for_i
 
 def test_a_state_that_is_not_finite_is_not_saved_and_ends_a_run_without_trials():
     checkpointer = MemoryCheckpointer()
-    with pytest.raises(DivergedError, match="weight is not finite after step 20"):
+    with raises_problem(DivergedError, reason="weight is not finite after step 20"):
         control(Spoiled(20), trials=0, checkpointer=checkpointer).train(30)
     assert checkpointer.steps() == [10]
 
 
 def test_a_run_that_goes_on_in_any_case_ends_with_an_error_if_its_last_state_cannot_be_saved():
     trainer, checkpointer = Spoiled(20), MemoryCheckpointer()
-    with pytest.raises(TrainingError, match="its last state is not saved: weight is not finite after step 30"):
+    with raises_problem(TrainingError, reason="its last state is not saved: weight is not finite after step 30"):
         control(trainer, trials=-1, checkpointer=checkpointer).train(30)
     assert (trainer.global_step, checkpointer.steps()) == (30, [10])
