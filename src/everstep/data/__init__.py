@@ -17,7 +17,8 @@ array_file.py        an array that is larger than memory, in a file below EVERST
 iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here, resumed by reading again; an
                      iterator that can be read only once
 py_dataset.py        `keras.utils.PyDataset`: workers, `on_epoch_end`, order of batches, epochs that grow or get
-                     shorter
+                     shorter; without threads where its first batch draws from `np.random`, which `randomness.py`
+                     detects
 map_dataset.py       datasets with `__len__` and `__getitem__` (PyTorch, Hugging Face): order, stacking; samples of
                      other shapes, None
 parquet.py           `ParquetSource`: columns of numbers in Parquet files, shuffled by row groups; files are opened by
@@ -47,7 +48,7 @@ wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_b
 sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
 labels.py            class labels that are out of range, floats or complex: refused before the first step
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
-                     PyDataset draws from `random` and `np.random`
+                     PyDataset draws from `random` and `np.random` is seeded, and detected
 random_states.py     the states of Python's and NumPy's global generators, as bytes
 arguments.py         numbers and paths that users pass: "must be a whole number", NumPy's integers
 advice.py            what to change at each kind of source that is too slow; when it is said: `tracking/data_wait.py`

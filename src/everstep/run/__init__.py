@@ -17,7 +17,7 @@ preemption.py            `preemption_notice`: polls Google's or Amazon's metadat
 processes.py             several processes meet in the directory, and must have the same configuration, code, packages
                          and data
 resume_checks.py         refuses what a resumed run may not change: keys that no config class lists in `_may_change`,
-                         other data; `--allow-change`; warns of other versions
+                         other data; `--allow-change`; warns of other versions (of which packages: `environments.py`)
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
 printing.py              how a line is printed on the screen, before Keras is loaded, too
@@ -25,8 +25,8 @@ exporting.py             the export at the end of a run: a failed one ends no ru
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
                          and histograms are logged when
-environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), packages, machine, GPU,
-                         environment variables; fingerprints of data files
+environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), all packages and the numerical
+                         ones that a resume compares, machine, GPU, environment variables; fingerprints of data files
 cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup
 kept_work.py             goodput: the share of computed steps that was kept, seconds that restarts cost
 profiling.py             `trainer.profile`: which steps are traced (`auto`: 20)
