@@ -42,6 +42,7 @@ from everstep.loop import (
 from everstep.loop.actions import ConfiguredActions
 from everstep.run import (
     Attempt,
+    Labels,
     LiveFacts,
     Run,
     announcements,
@@ -76,6 +77,7 @@ class EntryPoint:
       schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`; the plan
         and the lines of the console then count epochs.
       shows_layers: Whether the table of the model's layers is printed, or one line about the model.
+      labels: What people call the run; with a name of its own where it is a run of no experiment.
       at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
         adds to the run's `record` is written with the end of the attempt.
     """
@@ -85,6 +87,7 @@ class EntryPoint:
     code_root: str | Path | None = None
     schedule: EpochSchedule | None = None
     shows_layers: bool = True
+    labels: Labels = Labels()
     at_end: Callable[[Run], None] | None = None
 
 
@@ -251,13 +254,15 @@ class _Session:
 
     def open(self, stack: contextlib.ExitStack, model_dir: str | Path, strategy: Any) -> None:
         """Opens the run: locks the directory, handles signals, opens the checkpoints."""
-        params, name = self.params, self.experiment or self.task.name
+        params, labels = self.params, self.entry_point.labels
+        name = self.experiment or ("" if labels.default_name else self.task.name)
         stack.enter_context(announcements.interruption_announced(self.say if self.verbose else None, self.keep))
         following = self.mode is Mode.CONTINUOUS_EVAL
         shared = Path(stack.enter_context(working_copy(model_dir, self.trains, follow=following)))
         directory = stack.enter_context(processes.own_directory(self.gang, shared))
         code_root, writes = self.entry_point.code_root, self.keep and self.gang.is_first
-        self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=writes)
+        backend_name = keras.backend.backend()
+        self.run = Run.open(directory, name, backend_name, code_root=code_root, is_kept=writes, labels=labels)
         compiled = shared / ".compiled" if self.keep else None
         if self.trains and writes:
             self.run.start_reading_code()

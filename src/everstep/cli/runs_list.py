@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ _COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", 
 _SORT_KEYS: dict[str, Callable[[Overview], Any]] = {
     "step": lambda run: run.step,
     "age": lambda run: run.age,
-    "experiment": lambda run: (run.record or {}).get("experiment"),
+    "experiment": lambda run: _name(run.record or {}),
 }
 _KINDS = ("validation", "train")  # where a metric is looked up, in this order
 
@@ -143,11 +143,16 @@ def _metric_names(runs: Iterable[Overview]) -> Iterable[str]:
             yield from logs if kind in _KINDS else ()
 
 
+def _name(record: Mapping[str, Any]) -> str | None:
+    """Returns what a run is called: its experiment, or a name of its own."""
+    return record.get("name") or record.get("experiment")
+
+
 def _list_row(run: Overview, order: Order) -> list[str]:
     record = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
     return [
         run.url if isinstance(run, RemoteRun) else str(run.directory),
-        text_or_dash(record["experiment"]),
+        text_or_dash(_name(record)),
         text_or_dash(record["backend"]),
         run.state,
         progress(run),

@@ -13,7 +13,7 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import Overview, damage, goodput, newest_job, read
+from everstep.run import Overview, damage, goodput, newest_job, read, tag_words
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
@@ -46,6 +46,7 @@ def _summary(run: Overview) -> str:
     plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
     rows = [(name, text_or_dash(record[name])) for name in plain]
     rows[3:5] = [("status", run.state), ("progress", progress(run))]
+    rows[2:2] = _label_rows(record)
     rows += _submission_rows(run)
     rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
     rows += [("exactness", as_text(record["exactness"]))] if record.get("exactness") else []
@@ -54,6 +55,14 @@ def _summary(run: Overview) -> str:
     rows += [("goodput", str(goodput(record)))] if record["attempts"] else []
     rows += [(f"attempt {count}", _attempt(one)) for count, one in enumerate(record["attempts"], start=1)]
     return aligned(rows)
+
+
+def _label_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what people have said about the run."""
+    name = record.get("name") if record.get("name") != record["experiment"] else None
+    words = ", ".join(tag_words(record.get("tags") or {}))
+    found = {"name": name, "tags": words, "notes": " ".join((record.get("notes") or "").split())}
+    return [(label, value) for label, value in found.items() if value]
 
 
 def _attempt(attempt: Mapping[str, Any]) -> str:

@@ -324,7 +324,7 @@ def _picture(watched: _Watched, width: int, height: int, plain: bool) -> list[Li
 
 def _title(one: WatchedRun, width: int) -> Line:
     record = one.run.record or {}
-    words = [str(record[key]) for key in ("experiment", "backend") if record.get(key)]
+    words = [str(value) for value in (record.get("name") or record.get("experiment"), record.get("backend")) if value]
     age = one.run.age
     seen = [f"seen {clock_time(age)} ago"] if age is not None else []
     beside = f"  {' · '.join([*words, *seen])}"

@@ -50,7 +50,7 @@ def evaluate_samples(
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
-    metrics = _metrics_for(task, arrays.host(first.y_true), arrays.host(first.y_pred))
+    metrics = _metrics_for(arrays.host(first.y_true), arrays.host(first.y_pred))
     return Evaluator(metrics).run(_joined(first, found), directory, split, progress=progress)
 
 
@@ -97,7 +97,7 @@ def _joined(first: SampleBatch, rest: Iterable[SampleBatch]) -> Iterator[SampleB
     yield from rest
 
 
-def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
+def _metrics_for(y_true: Any, y_pred: Any) -> list[SampleMetric]:
     """Returns the metrics that fit what a model predicts."""
     kind = kind_of(y_true, y_pred)
     if kind == "classification":
@@ -107,7 +107,7 @@ def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
         return [AbsoluteError(), SquaredError()]
     shapes = {name: _shape(values) for name, values in (("labels", y_true), ("outputs", y_pred))}
     raise UsageError(
-        f"{type(task).__name__} predicts neither classes, numbers nor text",
+        "the model predicts neither classes, numbers nor text",
         key="--samples",
         received=shapes,
         remedy="evaluate it from Python, with metrics of its own: everstep.evaluation.Evaluator",

@@ -38,6 +38,7 @@ from everstep.doors import lazy_names
 if TYPE_CHECKING:
     from everstep.export import saved_model
     from everstep.export.checkpoint_exports import CheckpointExports
+    from everstep.export.comparison import unchanged
     from everstep.export.formats import (
         SAVED_MODEL,
         ExportFormat,

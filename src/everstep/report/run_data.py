@@ -27,6 +27,7 @@ from everstep.run import (
     loop_directories,
     record,
     results_file,
+    tag_words,
 )
 from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history
 
@@ -212,6 +213,9 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
         fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
         fact("time", took, attempts[0]["started"][:16] if attempts else ""),
         fact("experiment", record["experiment"]),
+        fact("name", record.get("name") if record.get("name") != record["experiment"] else ""),
+        fact("tags", ", ".join(tag_words(record.get("tags") or {}))),
+        fact("notes", record.get("notes")),
         fact("backend", record["backend"]),
         fact("parameters", short(cost.get("parameters")), f"{cost.get('trainable_parameters')} of them trained"),
         fact("FLOPs a step", short(cost.get("flops_per_train_step")), f"batches of {cost.get('batch_size')}"),

@@ -2,6 +2,7 @@
 
 record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; refuses a folder with
                          files that a run would overwrite
+labels.py                name, tags and notes of a run; what a resumed run keeps of them
 configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
 checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
                          `checkpoint/retention.py`
@@ -21,6 +22,7 @@ resume_checks.py         refuses what a resumed run may not change: keys that no
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
 printing.py              how a line is printed on the screen, before Keras is loaded, too
+closing.py               the last lines of a run: best value, exported model, report, how to load it
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         selected_steps,
     )
     from everstep.run.checkpoints import opened_checkpoints
+    from everstep.run.closing import best_step, best_value, closing_rows, exported_files
     from everstep.run.configuration import (
         changes_since_newest,
         config_text,
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
         goodput,
         seconds,
     )
+    from everstep.run.labels import Labels, tag_words
     from everstep.run.layout_registry import (
         RunLayout,
         export_config,

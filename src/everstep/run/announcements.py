@@ -1,4 +1,4 @@
-"""What a run says on the screen beside its logs: changes, the model, its data, the plan, and why it was stopped."""
+"""What a run says on the screen beside its logs: changes, the model, its data, the plan, why it stopped, its end."""
 
 import contextlib
 import math
@@ -30,6 +30,12 @@ def interruption_announced(say: Say | None, keeps: bool) -> Iterator[None]:
             say(f"everstep: {error.text}")
             error.announced = True
         raise
+
+
+def announce_end(rows: Iterable[tuple[str, str]]) -> None:
+    """Prints the last lines of a run, see `closing.py`."""
+    for label, text in rows:
+        print_line(f"{label:<8}  {text}")
 
 
 def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> None:

@@ -27,6 +27,7 @@ from everstep.run.environments import (
     seconds_since_start,
     write_code_diff,
 )
+from everstep.run.labels import Labels
 from everstep.run.layout_registry import layouts
 from everstep.types import StoredState
 
@@ -48,6 +49,9 @@ _utc_now = functools.partial(datetime.datetime.now, datetime.UTC)
 _BLANK: Record = {
     "id": None,
     "experiment": None,
+    "name": None,
+    "tags": {},
+    "notes": "",
     "backend": None,
     "mode": None,
     "status": None,
@@ -137,6 +141,7 @@ class Run:
         clock: Clock = _utc_now,
         code_root: storage.PathLike | None = None,
         is_kept: bool = True,
+        labels: Labels | None = None,
     ) -> "Run":
         """Returns the run in `model_dir`, with its id and attempts so far, or a new one.
 
@@ -148,12 +153,14 @@ class Run:
         """
         directory = Path(model_dir)
         record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
-        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock, code_root, is_kept)
+        entries = (labels or Labels()).entries(record, experiment)
+        return cls(directory, record | entries | {"backend": backend}, clock, code_root, is_kept)
 
     def reload(self) -> None:
         """Reads the record again; call it once this process holds the directory's lock."""
         if (self.directory / "run.json").exists():
-            self.record |= {**read(self.directory), **{key: self.record[key] for key in ("experiment", "backend")}}
+            own = ("experiment", "name", "tags", "notes", "backend")
+            self.record |= {**read(self.directory), **{key: self.record[key] for key in own}}
 
     @property
     def id(self) -> str:

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from everstep.tracking.plugins import (
         TrackedRun,
         find_trackers,
+        installed_trackers,
         make_trackers,
     )
     from everstep.tracking.samples import SampleFiles

@@ -44,13 +44,20 @@ from everstep.frontends import (
     log_output,
     train_compiled,
     validated_epochs,
+    verbosity,
 )
+from everstep.frontends.fit.best_epoch import best_epoch
+from everstep.frontends.fit.final_report import FinalReport
+from everstep.frontends.fit.labelling import labels_of
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.fit.tracking import tracking_config
+from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import stored_seed
+from everstep.run import announcements, closing_rows, exported_files, stored_seed
 from everstep.task import needs_labels, require_compiled
+from everstep.tracking import TrackingConfig
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +84,7 @@ NAMES: KeyNames = {
     "task.loss_weights": "loss_weights",
     "task.loss": "loss",
     "task.model": "model",
+    "trainer.tracking": "tracking",
     "trainer.validation_steps": "validation_steps",
     "runtime.seed": "seed",
     "runtime.deterministic": "deterministic",
@@ -118,6 +126,11 @@ def fit(
     watch: str = "",
     export: str | Sequence[str] = "keras",
     deterministic: bool | None = None,
+    tracking: str | Sequence[str] | Mapping[str, Any] | TrackingConfig | None = None,
+    name: str | None = None,
+    tags: str | Sequence[str] | Mapping[str, str] | None = None,
+    notes: str | None = None,
+    report: bool | None = None,
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -161,6 +174,14 @@ def fit(
         models. [] for none. `everstep export RUN` writes others later.
       deterministic: Whether steps on a GPU must give the same bits when they are repeated. None: wherever that can be
         had, with a warning where not. True refuses where not; False may be faster.
+      tracking: Where the run is tracked beside TensorBoard and `history.csv`: "mlflow", "wandb", "jsonl", or several;
+        or a dict of settings, such as `{"mlflow": True, "mlflow_uri": "http://localhost:5000"}`.
+      name: What the run is called. None: as before; a new run is called as the model.
+      tags: Words, such as `["baseline"]`, or texts by name, such as `{"team": "vision"}`, for lists and trackers. None:
+        as before.
+      notes: Any text about the run. None: as before.
+      report: Whether the exported model is evaluated sample by sample when training is done, and the report written.
+        None: where there is validation data, and the evaluation takes a few seconds.
       **unknown: Refused by name.
 
     Returns:
@@ -180,6 +201,11 @@ def fit(
     shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
     formats = export_formats(export, model, model_dir)
+    if not model_dir:
+        refuse_without_directory(tracking=tracking, name=name, tags=tags, notes=notes, report=report or None)
+    tracked, labels = tracking_config(tracking), labels_of(model, name, tags, notes)
+    if report is not None and not isinstance(report, bool):
+        raise UsageError("expected True, False, or None", key="report", received=report)
     inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
     takes_text = preprocesses(model)
     data = training_data(x, y, sample_weight, inputs, needs_labels(model), takes_text)
@@ -205,6 +231,16 @@ def fit(
             shuffle=shuffle,
             class_weight=weights,
         )
+        final = FinalReport(model, validation, counts.evaluation_steps, report if model_dir else False)
+
+        def finish(history: keras.callbacks.History) -> None:
+            if model_dir and current_gang().is_first:
+                page = final.write(directory)
+                if verbosity(verbose):
+                    best = best_epoch(history, given_callbacks, is_validated)
+                    exported = exported_files(directory) if formats else []
+                    announcements.announce_end(closing_rows(str(model_dir), best, exported, page))
+
         return _train(
             model,
             train,
@@ -220,6 +256,7 @@ def fit(
             run=RunPlan(
                 directory,
                 task,
+                trainer={"tracking": tracked},
                 seed=seed,
                 seeds_program=False,
                 deterministic=exact,
@@ -229,23 +266,41 @@ def fit(
                 names=NAMES,
                 has_command=False,
                 export=formats,
+                labels=labels,
+                at_end=final.evaluate,
             ),
+            finish=finish,
         )
 
 
-def _train(model: keras.Model, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-    """Calls `train_compiled`; that a callback, such as `TerminateOnNaN`, ends diverged training is no failure."""
+def _train(
+    model: keras.Model, *args: Any, finish: Callable[[keras.callbacks.History], None], **kwargs: Any
+) -> keras.callbacks.History:
+    """Calls `train_compiled`, then `finish`; that `TerminateOnNaN`, say, ends diverged training is no failure."""
     try:
-        return train_compiled(model, *args, **kwargs)
+        trained = train_compiled(model, *args, **kwargs)
     except DivergedError as error:
         if not model.stop_training:
             raise
         logger.warning("%s; training was ended by a callback: the run is recorded as failed", error.reason)
         history: keras.callbacks.History = error.history  # type: ignore[attr-defined]
         return history
+    finish(trained)
+    return trained
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_without_directory(**given: Any) -> None:
+    """Refuses arguments that say something about a run that is kept, in a call that keeps none.
+
+    Raises:
+      UsageError: There is one.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError("there is no run directory", key=name, received=value, remedy="pass model_dir=…")
 
 
 def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:
