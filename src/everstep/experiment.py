@@ -54,8 +54,10 @@ from everstep.run import (
     guarded,
     opened_checkpoints,
     processes,
+    record_ending,
     require_trackers,
     restore_or_initialize,
+    stopped_early,
     trained_config,
     with_attempt_hooks,
 )
@@ -365,7 +367,9 @@ class _Session:
             restored = restore_or_initialize(controller, initialize, self.run, self.say, step)
             if restored and self.trains:
                 self.schedule.require_reachable(controller.step, config.train_steps)
-                self.say(f"resumed at step {controller.step}, attempt {len(self.run.record['attempts']) + 1}")
+                epochs = self.schedule.trained(controller.step)
+                where = f"step {controller.step}{f' ({epochs})' if epochs else ''}"
+                self.say(f"resumed at {where}, attempt {len(self.run.record['attempts']) + 1}")
         if self.trains and (changed := self.run.changed_code()):
             self.say(f"the code has changed since the last attempt: {changed}")
         if self.verbose:
@@ -436,11 +440,16 @@ class _Session:
         measured = self.trains and (self.keep or self.verbose)
         if measured and (figures := cost.measure(self.run.record, self.trainer, self.controller.training_time)):
             self.say(f"cost {figures}")
+        exported = False
         if self.trains and export:
             self._raise_if_stop_requested()
             with self.trainer.whole_model():
                 if self.gang.is_first:
-                    export_trained(self.trainer, self.run.directory, None if export is True else export)
+                    exported = export_trained(self.trainer, self.run.directory, None if export is True else export)
+        if self.trains:
+            record_ending(self.run, self.controller, self.schedule, exported)
+            if line := stopped_early(self.run.record):
+                self.say(f"{line}: {self.controller.stopped}")
         if self.attempt and self.entry_point.at_end is not None:
             self._raise_if_stop_requested()
             self.attempt.require_digests()

@@ -19,6 +19,7 @@ resume_checks.py         refuses what a resumed run may not change: keys that no
                          other data; `--allow-change`; warns of other versions
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
+ending.py                how training ended: stopped early or not, which step's weights the run has
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
@@ -34,6 +35,7 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
         config_text,
         trained_config,
     )
+    from everstep.run.ending import record_ending
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
@@ -91,6 +94,11 @@ if TYPE_CHECKING:
         without_option,
     )
     from everstep.run.exporting import export_trained
+    from everstep.run.final_weights import (
+        FinalWeights,
+        final_weights,
+        stopped_early,
+    )
     from everstep.run.kept_work import (
         goodput,
         seconds,

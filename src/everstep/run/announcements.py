@@ -108,7 +108,9 @@ def announce_plan(
     elif step >= end:
         say(f"nothing left to train: the run {schedule.reached(step, end)}")
     elif controller.stopped and controller.progress.target >= end:
-        reason = f"the run was stopped at step {step}: {controller.stopped}"
+        epoch = schedule.epoch_number(step)
+        where = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+        reason = f"the run was stopped early at {where}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         say(f"plan: {schedule.plan(step, end, config, evaluations)}")
