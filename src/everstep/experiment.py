@@ -448,7 +448,7 @@ class _Session:
                     exported = export_trained(self.trainer, self.run.directory, None if export is True else export)
         if self.trains:
             record_ending(self.run, self.controller, self.schedule, exported)
-            if line := stopped_early(self.run.record):
+            if (line := stopped_early(self.run.record)) and self.controller.training_time[0]:
                 self.say(f"{line}: {self.controller.stopped}")
         if self.attempt and self.entry_point.at_end is not None:
             self._raise_if_stop_requested()

@@ -95,8 +95,9 @@ if TYPE_CHECKING:
     )
     from everstep.run.exporting import export_trained
     from everstep.run.final_weights import (
+        EXPORTED_STEP,
         FinalWeights,
-        final_weights,
+        read_final_weights,
         stopped_early,
     )
     from everstep.run.kept_work import (

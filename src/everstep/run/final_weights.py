@@ -48,7 +48,7 @@ class FinalWeights:
         return f"{self.place}, {'exported' if self.is_exported else 'restored'}"
 
 
-def final_weights(record: Mapping[str, Any] | None, directory: Path) -> FinalWeights | None:
+def read_final_weights(record: Mapping[str, Any] | None, directory: Path) -> FinalWeights | None:
     """Returns the weights that a run ended with; None where they are those of its last step, or unknown.
 
     Args:

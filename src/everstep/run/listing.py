@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everstep.entry_points import load_modules
-from everstep.run.final_weights import FinalWeights, final_weights
+from everstep.run.final_weights import FinalWeights, read_final_weights
 from everstep.run.kept_work import seconds
 from everstep.run.layout_registry import export_record, loop_directories, results_file, run_folder
 from everstep.run.lock import is_held, last_beat
@@ -207,7 +207,7 @@ class Overview:
     @property
     def final_weights(self) -> FinalWeights | None:
         """The weights that it ended with; None if they are those of its last step, or unknown."""
-        return final_weights(self.record, self.directory)
+        return read_final_weights(self.record, self.directory)
 
     @property
     def seconds_left(self) -> float | None:

@@ -184,13 +184,15 @@ def _name(metric: MetricHistory, width: int) -> Line:
 
 def _values(status: DisplayStatus, metric: MetricHistory) -> list[Line]:
     train, validation, best = metric.last("train"), metric.last("validation"), metric.best
-    return [
+    cells = [
         line_of() if train is None else line_of(("train ", Style.DIM), _number(train)),
         line_of() if validation is None else line_of(("validation ", Style.DIM), _number(validation)),
-        line_of()
-        if best is None
-        else line_of(("best ", Style.DIM), (value_text(best[1]), Style.GOOD), (f" at {_place(status, best[0])}", Style.PLAIN)),
     ]
+    if best is None:
+        return [*cells, line_of()]
+    step, value = best
+    place = (f" at {_place(status, step)}", Style.PLAIN)
+    return [*cells, line_of(("best ", Style.DIM), (value_text(value), Style.GOOD), place)]
 
 
 def _number(value: float) -> tuple[str, Style]:
