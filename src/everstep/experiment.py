@@ -42,8 +42,10 @@ from everstep.loop import (
 from everstep.loop.actions import ConfiguredActions
 from everstep.run import (
     Attempt,
+    ChangeRefused,
     LiveFacts,
     Run,
+    all_refusals,
     announcements,
     changes_since_newest,
     config_text,
@@ -280,11 +282,11 @@ class _Session:
         save_summary: bool,
     ) -> None:
         """Builds the configuration, compared with that of the newest checkpoint; the trainer; the loop around it."""
-        text = self._configure()
-        if callable(trainer):
-            self.trainer = trainer(self.params)
-        else:
-            self.trainer = trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+        try:
+            text = self._configure()
+        except ChangeRefused as refused:
+            raise self._complete(refused, trainer, hooks) from None
+        self.trainer = self._create_trainer(trainer)
         stack.callback(self.trainer.close)
         self._plan_windows()
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
@@ -326,6 +328,19 @@ class _Session:
             stop_agreed=self.guard.stop_agreed,
             request_stop=self.guard.request_stop,
         )
+
+    def _create_trainer(self, trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None) -> Trainer:
+        if callable(trainer):
+            return trainer(self.params)
+        return trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+
+    def _complete(self, refused: ChangeRefused, trainer: Any, hooks: Iterable[Hook]) -> ChangeRefused:
+        """Returns the refusal with everything else that differs from the run, as far as the rest can be built."""
+        if self.gang.size > 1:  # building takes all processes, and each of them must then refuse the same
+            return refused
+        with contextlib.suppress(Exception), contextlib.closing(self._create_trainer(trainer)) as built:
+            return all_refusals(refused, str(self.run.directory), self.checkpointer, built, hooks, self.allow_change)
+        return refused
 
     def _configure(self) -> str:
         """Completes the configuration, and compares it with former ones; returns the text that a kept run records."""

@@ -6,7 +6,7 @@ The controller decides when to train, evaluate and save; the engine runs the ste
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -378,6 +378,14 @@ class Trainer(InnerLoop):
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
             self._restored = meta["step"], dict(meta["stream"])
+
+    def check(self, state: StoredState, meta: Mapping[str, Any]) -> None:
+        """Checks that a state can be restored for training, and changes nothing.
+
+        Raises:
+          UsageError: Keys, shapes or types differ.
+        """
+        self.engine.check(state, base=meta.get(BASE_KEY))
 
     def push(self) -> None:
         """Copies the state to the Keras objects, where either has changed; does not wait for the device."""

@@ -17,6 +17,7 @@ processes.py             several processes meet in the directory, and must have 
                          and data
 resume_checks.py         refuses what a resumed run may not change: keys that no config class lists in `_may_change`,
                          other data; `--allow-change`; warns of other versions
+refusals.py              all that keeps a run from being resumed, in one message
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
 ending.py                how training ended: stopped early or not, which step's weights the run has
@@ -41,6 +42,7 @@ listing.py               every run below a directory, ordered by path, with its 
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs
 exit_codes.py            how a training program ends: exit code (0, 1, 2, 128 + signal) and message; `--traceback`
+uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
 from typing import TYPE_CHECKING
@@ -156,6 +158,7 @@ if TYPE_CHECKING:
         read,
         refuse_foreign,
     )
+    from everstep.run.refusals import all_refusals
     from everstep.run.restoring import restore_or_initialize
     from everstep.run.resume_checks import (
         FILES,
@@ -176,5 +179,6 @@ if TYPE_CHECKING:
         create_tracker,
         require_trackers,
     )
+    from everstep.run.uncaught import shorten_uncaught_errors
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

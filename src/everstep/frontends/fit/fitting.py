@@ -49,7 +49,7 @@ from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import stored_seed
+from everstep.run import shorten_uncaught_errors, stored_seed
 from everstep.task import needs_labels, require_compiled
 
 logger = logging.getLogger(__name__)
@@ -172,6 +172,7 @@ def fit(
         end, unless a callback, such as `TerminateOnNaN`, has ended training there: then the History is returned.
         The History so far is in the attribute `history` of this error, as of any other.
     """
+    shorten_uncaught_errors()
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
