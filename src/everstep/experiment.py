@@ -42,9 +42,11 @@ from everstep.loop import (
 from everstep.loop.actions import ConfiguredActions
 from everstep.run import (
     Attempt,
+    ChangeRefused,
     Labels,
     LiveFacts,
     Run,
+    all_refusals,
     announcements,
     changes_since_newest,
     config_text,
@@ -56,8 +58,10 @@ from everstep.run import (
     opened_checkpoints,
     print_line,
     processes,
+    record_ending,
     require_trackers,
     restore_or_initialize,
+    stopped_early,
     trained_config,
     with_attempt_hooks,
 )
@@ -284,11 +288,11 @@ class _Session:
         save_summary: bool,
     ) -> None:
         """Builds the configuration, compared with that of the newest checkpoint; the trainer; the loop around it."""
-        text = self._configure()
-        if callable(trainer):
-            self.trainer = trainer(self.params)
-        else:
-            self.trainer = trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+        try:
+            text = self._configure()
+        except ChangeRefused as refused:
+            raise self._complete(refused, trainer, hooks) from None
+        self.trainer = self._create_trainer(trainer)
         stack.callback(self.trainer.close)
         self._plan_windows()
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
@@ -331,6 +335,19 @@ class _Session:
             request_stop=self.guard.request_stop,
         )
 
+    def _create_trainer(self, trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None) -> Trainer:
+        if callable(trainer):
+            return trainer(self.params)
+        return trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+
+    def _complete(self, refused: ChangeRefused, trainer: Any, hooks: Iterable[Hook]) -> ChangeRefused:
+        """Returns the refusal with everything else that differs from the run, as far as the rest can be built."""
+        if self.gang.size > 1:  # building takes all processes, and each of them must then refuse the same
+            return refused
+        with contextlib.suppress(Exception), contextlib.closing(self._create_trainer(trainer)) as built:
+            return all_refusals(refused, str(self.run.directory), self.checkpointer, built, hooks, self.allow_change)
+        return refused
+
     def _configure(self) -> str:
         """Completes the configuration, and compares it with former ones; returns the text that a kept run records."""
         if self.trains:
@@ -371,7 +388,9 @@ class _Session:
             restored = restore_or_initialize(controller, initialize, self.run, self.say, step)
             if restored and self.trains:
                 self.schedule.require_reachable(controller.step, config.train_steps)
-                self.say(f"resumed at step {controller.step}, attempt {len(self.run.record['attempts']) + 1}")
+                epochs = self.schedule.trained(controller.step)
+                where = f"step {controller.step}{f' ({epochs})' if epochs else ''}"
+                self.say(f"resumed at {where}, attempt {len(self.run.record['attempts']) + 1}")
         if self.trains and (changed := self.run.changed_code()):
             self.say(f"the code has changed since the last attempt: {changed}")
         if self.verbose:
@@ -442,11 +461,16 @@ class _Session:
         measured = self.trains and (self.keep or self.verbose)
         if measured and (figures := cost.measure(self.run.record, self.trainer, self.controller.training_time)):
             self.say(f"cost {figures}")
+        exported = False
         if self.trains and export:
             self._raise_if_stop_requested()
             with self.trainer.whole_model():
                 if self.gang.is_first:
-                    export_trained(self.trainer, self.run.directory, None if export is True else export)
+                    exported = export_trained(self.trainer, self.run.directory, None if export is True else export)
+        if self.trains:
+            record_ending(self.run, self.controller, self.schedule, exported)
+            if (line := stopped_early(self.run.record)) and self.controller.training_time[0]:
+                self.say(f"{line}: {self.controller.stopped}")
         if self.attempt and self.entry_point.at_end is not None:
             self._raise_if_stop_requested()
             self.attempt.require_digests()

@@ -48,7 +48,7 @@ from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbose import Verbose, log_output, verbosity
 from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig
-from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts
+from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts, shorten_uncaught_errors
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
 from everstep.tracking import plain
@@ -181,6 +181,7 @@ def train_compiled(
       UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed. Like any error it has `history`, the epochs so far.
     """
+    shorten_uncaught_errors()
     names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
     schedule = EpochSchedule(
         epochs,

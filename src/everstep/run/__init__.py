@@ -23,6 +23,8 @@ restoring.py             whether a run begins at a checkpoint or with `init_chec
 announcements.py         what is said on the screen before training, and when it is interrupted
 printing.py              how a line is printed on the screen, before Keras is loaded, too
 closing.py               the last lines of a run: best value, exported model, report, how to load it
+refusals.py              all that keeps a run from being resumed, in one message
+ending.py                how training ended: stopped early or not, which step's weights the run has
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
@@ -38,12 +40,14 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
                          `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
+uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
 from typing import TYPE_CHECKING
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
         config_text,
         trained_config,
     )
+    from everstep.run.ending import record_ending
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
@@ -97,6 +102,12 @@ if TYPE_CHECKING:
         without_option,
     )
     from everstep.run.exporting import export_trained
+    from everstep.run.final_weights import (
+        EXPORTED_STEP,
+        FinalWeights,
+        read_final_weights,
+        stopped_early,
+    )
     from everstep.run.kept_work import (
         goodput,
         seconds,
@@ -155,6 +166,7 @@ if TYPE_CHECKING:
         read,
         refuse_foreign,
     )
+    from everstep.run.refusals import all_refusals
     from everstep.run.restoring import restore_or_initialize
     from everstep.run.resume_checks import (
         FILES,
@@ -175,5 +187,6 @@ if TYPE_CHECKING:
         create_tracker,
         require_trackers,
     )
+    from everstep.run.uncaught import shorten_uncaught_errors
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

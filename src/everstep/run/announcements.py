@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
+from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
 
@@ -104,7 +105,9 @@ def announce_plan(
     elif step >= end:
         say(f"nothing left to train: the run {schedule.reached(step, end)}")
     elif controller.stopped and controller.progress.target >= end:
-        reason = f"the run was stopped at step {step}: {controller.stopped}"
+        epoch = schedule.epoch_number(step)
+        where = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+        reason = f"the run was stopped early at {where}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         say(f"plan: {schedule.plan(step, end, config, evaluations)}")

@@ -58,6 +58,10 @@ _BLANK: Record = {
     "step": 0,
     "epoch": 0,
     "train_steps": None,
+    "epochs": None,
+    "steps_per_epoch": None,
+    "stopped_early": None,
+    "final_weights": None,
     "attempts": [],
     "metrics": {"train": {}, "validation": {}},
     "digest": None,
@@ -238,6 +242,7 @@ class Run:
         begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
         self.record["attempts"].append(begun | dict(devices or {}))
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        self.record |= {"stopped_early": None, "final_weights": None}
         self.record["environment"] = {**(environment() if self.is_kept else {}), **(engine or {})}
         self.record |= {} if data is None or not self.is_kept else {"data": dict(data)}
         extra = extra or {}

@@ -70,7 +70,9 @@ if TYPE_CHECKING:
         SIDE_FIGURES,
         bare,
         direction,
+        find_logged,
         of_validation,
+        spellings,
     )
     from everstep.tracking.mlflow import (
         MlflowNames,

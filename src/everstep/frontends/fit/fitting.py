@@ -55,7 +55,7 @@ from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import announcements, closing_rows, exported_files, stored_seed
+from everstep.run import announcements, closing_rows, exported_files, shorten_uncaught_errors, stored_seed
 from everstep.task import needs_labels, require_compiled
 from everstep.tracking import TrackingConfig
 
@@ -193,6 +193,7 @@ def fit(
         end, unless a callback, such as `TerminateOnNaN`, has ended training there: then the History is returned.
         The History so far is in the attribute `history` of this error, as of any other.
     """
+    shorten_uncaught_errors()
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
