@@ -46,6 +46,7 @@ wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_b
                      `class_weight`
 sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
 labels.py            class labels that are out of range, floats or complex: refused before the first step
+names.py             the names of classes and samples, by the attributes that Keras, torchvision and Hugging Face use
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
                      PyDataset draws from `random` and `np.random`
 random_states.py     the states of Python's and NumPy's global generators, as bytes
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
         check_labels,
     )
     from everstep.data.map_dataset import MapDatasetStream
+    from everstep.data.names import class_names
     from everstep.data.parquet import (
         ParquetSource,
         ParquetStream,
