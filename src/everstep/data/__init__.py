@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from everstep.data.py_dataset import PyDatasetStream
     from everstep.data.source import (
         is_arrays,
+        left_out,
         make_stream,
         makes_batches,
         record_stream,

@@ -59,7 +59,9 @@ def evaluate_samples(
     metrics = _metrics_for(task, arrays.host(first.y_true), arrays.host(first.y_pred))
     names = list(class_names(batches) if classes is None else classes)
     is_named = kind_of(first.y_true, first.y_pred) == "classification" and len(names) == _class_count(first.y_pred)
-    return Evaluator(metrics, classes=names if is_named else None).run(_joined(first, found), directory, split, progress=progress)
+    return Evaluator(metrics, classes=names if is_named else None).run(
+        _joined(first, found), directory, split, progress=progress
+    )
 
 
 def _text_metrics() -> list[SampleMetric]:

@@ -4,6 +4,7 @@ fitting.py        `fit`: its arguments and defaults; what differs from an experi
                   seeds, shuffling; refuses unknown arguments; batch sizes as Keras chooses them
 samples.py        x, y and sample_weight as one source of data; `validation_split`: the last rows; pandas tables;
                   missing labels
+labels.py         `class_names`; labels of text become numbers, the same ones when the run is resumed
 preprocessing.py  a KerasHub task's preprocessor, applied to batches
 """
 

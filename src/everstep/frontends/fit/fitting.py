@@ -30,6 +30,7 @@ from everstep.data import (
     Stream,
     class_weighted,
     is_one_shot,
+    left_out,
     make_stream,
     makes_batches,
 )
@@ -45,11 +46,12 @@ from everstep.frontends import (
     train_compiled,
     validated_epochs,
 )
+from everstep.frontends.fit.labels import ClassNames
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import stored_seed
+from everstep.run import announcements, stored_seed
 from everstep.task import needs_labels, require_compiled
 
 logger = logging.getLogger(__name__)
@@ -118,6 +120,7 @@ def fit(
     watch: str = "",
     export: str | Sequence[str] = "keras",
     deterministic: bool | None = None,
+    class_names: Sequence[str] | None = None,
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -132,13 +135,15 @@ def fit(
       model: A compiled model.
       x: Arrays, in any nesting; a tuple `(x, y)` or `(x, y, sample_weight)` of them; or a `tf.data.Dataset`, a
         `keras.utils.PyDataset`, a Grain dataset, a dataset by index, a generator function, a Stream.
-      y: Labels, where x is arrays without them.
+      y: Labels, where x is arrays without them. Labels of text are numbered in the order of `class_names`, else of the
+        alphabet, where the loss takes numbers of classes.
       batch_size: Samples per step, for arrays and datasets of single samples. None for 32; for arrays with
         `steps_per_epoch`, for as many as divide them into those steps.
       epochs: The total number of epochs, also of a resumed run.
       verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
       callbacks: A Keras callback, or several.
-      validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it.
+      validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it. An
+        `ImageSource` has its own in its `ImageDataConfig`: what that leaves out is evaluated.
       validation_data: What to evaluate at an epoch's end; `validation_split` is then ignored.
       shuffle: Whether arrays are shuffled before each epoch.
       class_weight: Weight of each class in the loss.
@@ -161,6 +166,8 @@ def fit(
         models. [] for none. `everstep export RUN` writes others later.
       deterministic: Whether steps on a GPU must give the same bits when they are repeated. None: wherever that can be
         had, with a warning where not. True refuses where not; False may be faster.
+      class_names: The names of the classes, in the order of their numbers, for the run's predictions and reports. None
+        for those that the data has, such as those of `keras.utils.image_dataset_from_directory`.
       **unknown: Refused by name.
 
     Returns:
@@ -181,17 +188,25 @@ def fit(
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
     formats = export_formats(export, model, model_dir)
     inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
-    takes_text = preprocesses(model)
+    takes_text, classes = preprocesses(model), ClassNames(model, class_names)
+    if y is None and isinstance(x, tuple):  # a list is several inputs
+        x = classes.in_data(x, "x")
+    else:
+        y = classes.numbered(y)
     data = training_data(x, y, sample_weight, inputs, needs_labels(model), takes_text)
     if validation_data is None and validation_split:
         data, held_out = split(data, validation_split)
+    elif validation_data is None:
+        held_out = left_out(data)
     else:
+        validation_data = classes.in_data(validation_data, "validation_data")
         held_out = evaluation_data(validation_data, needs_labels(model, "test_step"), takes_text)
     seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_output(verbose))
         # A call that keeps nothing works in a directory that is removed afterwards.
         directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
+        classes.require_those_of(directory)
         seed = choose_seed(directory) if seed is None else seed
         exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
         stack.enter_context(backend.prepared(seed, exact))
@@ -205,6 +220,8 @@ def fit(
             shuffle=shuffle,
             class_weight=weights,
         )
+        if classes.are_numbered and verbose:
+            announcements.print_line(classes.line())
         return _train(
             model,
             train,
@@ -229,6 +246,7 @@ def fit(
                 names=NAMES,
                 has_command=False,
                 export=formats,
+                record={"classes": classes.names} if classes.names else None,
             ),
         )
 
