@@ -38,8 +38,8 @@ def file_names(source: Any) -> list[str] | None:
     paths = _texts(getattr(source, "file_paths", None))
     if not paths:
         samples = getattr(source, "samples", None)
-        pairs = isinstance(samples, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in samples)
-        paths = _texts([pair[0] for pair in samples]) if pairs else []
+        if isinstance(samples, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in samples):
+            paths = _texts([path for path, _ in samples])
     if not paths:
         return None
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])

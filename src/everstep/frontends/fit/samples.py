@@ -103,7 +103,7 @@ def split(source: Any, fraction: Any) -> tuple[Any, Any]:
     return nest.map_leaves(lambda leaf: leaf[:at], arrays), nest.map_leaves(lambda leaf: leaf[at:], arrays)
 
 
-def _how_to_split(source: Any, fraction: float) -> str:
+def _how_to_split(source: Any, fraction: Any) -> str:
     """Returns what splits data that is no arrays."""
     if isinstance(source, ImageSource):
         return f"set it where the images are named: ImageDataConfig(…, validation_split={fraction})"

@@ -205,8 +205,8 @@ class Training:
 
         Args:
           train_ds: What `get_train_ds` returns, a `tf.data.Dataset`, arrays `(x, y)`, or a `Stream`.
-          valid_ds: The same for the evaluation at each epoch's end; None for what `train_ds` leaves out, an `ImageSource`
-            with `validation_split`, else for none.
+          valid_ds: The same for the evaluation at each epoch's end; None for none, or for the images that an
+            `ImageSource` leaves out of training.
           epochs: The total, also of a resumed job.
           batch_size: Samples per step, for arrays and datasets of single samples; None for 32.
           steps_per_epoch: Needed where the number of batches is not known from the data.
