@@ -140,6 +140,7 @@ PUBLIC_NAMES = [
     "get_tfrecord_dataset",
     "get_train_ds",
     "get_valid_ds",
+    "load",
     "predict",
     "register_experiment",
     "register_task",

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from everstep.sweeps import sweep
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad
     from everstep.task.optim import OptimizationConfig
-    from everstep.trained import predict
+    from everstep.trained import load, predict
 
 
 __version__ = "0.1.0"

@@ -18,6 +18,7 @@ from everstep.argument_order import accepts_model_garden_order, require_order
 from everstep.checkpoint import Checkpointer
 from everstep.checkpoint.remote import working_copy
 from everstep.config import Change
+from everstep.data import class_names
 from everstep.engine import backend, configured_strategy, entered, precision
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
@@ -420,7 +421,10 @@ class _Session:
         """Inside the block the attempt is recorded, and how it ends."""
         if self.attempt is None:
             return contextlib.nullcontext()
-        further = {"mode": self.mode.value, **(self.entry_point.record or {})}
+        sources = self.task, self.task.task_config, self.trainer.train_stream
+        classes = next(filter(None, map(class_names, sources)), None)
+        named = {"classes": classes} if classes else {}
+        further = {"mode": self.mode.value, **named, **(self.entry_point.record or {})}
         end = self.schedule.last_step(self.config.train_steps)
         return self.attempt.recorded(end, self.changes, self.guard.last_beat, further)
 

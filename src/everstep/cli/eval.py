@@ -14,7 +14,7 @@ from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
-from everstep.run import choose
+from everstep.run import choose, read
 from everstep.storage import json_text
 from everstep.trained import local_run
 
@@ -67,7 +67,8 @@ def _write_samples(resolved: Resolved, directory: Path, checkpoint: str | None, 
     task, model = trained_task(directory, checkpoint, params)
     data = params.task.validation_data
     stream = make_stream(task.inputs_for(data), data, training=False, seed=params.runtime.seed)
-    result = evaluate_samples(task, model, stream, directory / "reports", "validation", most=count)
+    classes = read(directory).get("classes")
+    result = evaluate_samples(task, model, stream, directory / "reports", "validation", most=count, classes=classes)
     print(f"{result.rows} samples in {report.write([directory])}", file=sys.stderr)
 
 

@@ -48,8 +48,9 @@ def predict(
 ) -> None:
     """Predict new data with a trained model.
 
-    Writes a row for each sample: id, prediction, and of a classifier the probability of the class predicted. The model
-    is the run's export, with whatever preprocessing that has. A model that would run code or open files is refused.
+    Writes a row for each sample: id, prediction, and of a classifier the name of the class predicted, as label, where
+    the run knows it, and its probability. The model is the run's export, with whatever preprocessing that has. A model
+    that would run code or open files is refused.
     """
     if kind is not None and kind not in _KINDS:
         raise UsageError("there is no such kind", key="--kind", received=kind, remedy=nearest(kind, _KINDS))

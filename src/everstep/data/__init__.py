@@ -47,6 +47,7 @@ wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_b
                      `class_weight`
 sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
 labels.py            class labels that are out of range, floats or complex: refused before the first step
+names.py             the names of classes and samples, by the attributes that Keras, torchvision and Hugging Face use
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
                      PyDataset draws from `random` and `np.random` is seeded, and detected
 random_states.py     the states of Python's and NumPy's global generators, as bytes
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
         check_labels,
     )
     from everstep.data.map_dataset import MapDatasetStream
+    from everstep.data.names import class_names
     from everstep.data.parquet import (
         ParquetSource,
         ParquetStream,
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from everstep.data.py_dataset import PyDatasetStream
     from everstep.data.source import (
         is_arrays,
+        left_out,
         make_stream,
         makes_batches,
         record_stream,

@@ -11,6 +11,7 @@ inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompress
 predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
 outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
                regression; an existing file is refused
+loading.py     `load`: a run as one object: model, classes, history by Keras's names, samples; which weights are best
 run_export.py  `export_model`: a model, or that of a run with the weights of a checkpoint; formats that must succeed
 """
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
         local_run,
         opened,
         run_of,
+    )
+    from everstep.trained.loading import (
+        TrainedRun,
+        load,
     )
     from everstep.trained.models import (
         KerasPredictor,

@@ -52,7 +52,7 @@ def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True
     """Returns where a run is on this machine: the name itself, or the copy of a run at a URL, which is fetched.
 
     Args:
-      name: A path, a URL, or anything else that names a run.
+      name: A path, also from `runs/` on, a URL, or anything else that names a run.
       checkpoint: The value of `--checkpoint`; of a run at a URL, those steps are fetched beside the newest.
       checkpoints: Whether any checkpoints are needed.
 
@@ -60,7 +60,8 @@ def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True
       UsageError: There is no run at the URL, or it lacks these steps.
     """
     if not is_url(name):
-        return name
+        below = Path("runs", name)
+        return str(below) if not Path(name).exists() and (below / "run.json").is_file() else name
     if checkpoint is None:
         return str(local_view(name, checkpoints))
     return str(local_view(name, checkpoints, lambda steps: selected_steps(checkpoint, steps, name)))
@@ -134,7 +135,9 @@ def _find_in_directory(path: Path) -> Found:
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
-        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path))
+        below = Path("runs", path)
+        meant = f"did you mean {str(below)!r}?" if (below / "run.json").is_file() else ""
+        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path), remedy=meant)
     return Found(model)
 
 

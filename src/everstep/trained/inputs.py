@@ -513,20 +513,42 @@ class TableFile:
 
     def _check(self, spec: Spec, columns: list[str], schema: pa.Schema) -> None:
         kinds = [schema.field(name).type for name in columns]
+        texts = [name for name, kind in zip(columns, kinds, strict=True) if _numpy(kind).kind == "U"]
+        if texts and spec.dtype != "string":
+            raise self._text_for_numbers(spec, texts, len(columns) - len(texts))
         single = len(columns) == 1 and _is_list(kinds[0])
-        if not single and (spec.size or math.prod(size or 1 for size in spec.shape)) != len(columns):
+        size = spec.size or math.prod(size or 1 for size in spec.shape)
+        if not single and size != len(columns):
+            remedy = "it needs a column for each value"
             raise UsageError(
                 f"has {len(columns)} columns of values ({_brief(columns)}), but the model's input {spec.name!r} takes "
                 f"{spec}",
                 key=_KEY,
                 received=str(self._path),
-                remedy="skip columns with --without NAME",
+                remedy="skip columns with --without NAME" if len(columns) > size else remedy,
             )
         for name, kind in zip(columns, kinds, strict=True):
             if pa.types.is_null(kind):
                 continue  # no value in the first rows: reported for the first row that is read
             inner = kind.value_type if _is_list(kind) else kind
             check(Spec(spec.name, (), spec.dtype), (), _numpy(inner), f"the column {name!r}")
+
+    def _text_for_numbers(self, spec: Spec, texts: Sequence[str], numbers: int) -> UsageError:
+        """Returns the error for columns of text where a model takes numbers, and so many columns of numbers beside."""
+        if numbers and (spec.size == numbers or None in spec.shape):
+            remedy = f"skip what is no input: {' '.join(f'--without {name}' for name in texts)}"
+        else:
+            remedy = (
+                "pass the numbers that text becomes before it reaches the model, from Python: "
+                "everstep.predict(RUN, vectorize(texts)); a model that begins with that layer takes text itself"
+            )
+        listed = f"column {texts[0]!r} holds" if len(texts) == 1 else f"columns {_brief(texts)} hold"
+        return UsageError(
+            f"the {listed} text, but the model's input {spec.name!r} takes {spec}",
+            key=_KEY,
+            received=str(self._path),
+            remedy=remedy,
+        )
 
     def _array(self, batch: pa.RecordBatch, spec: Spec, names: list[str], first: int) -> np.ndarray:
         for name in names:
