@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Command,
         experiment_keys,
         new_app,
+        words_for,
     )
     from everstep.cli.output import (
         aligned,

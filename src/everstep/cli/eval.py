@@ -14,7 +14,7 @@ from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
-from everstep.run import choose
+from everstep.run import choose, runs_like
 from everstep.storage import json_text
 from everstep.trained import local_run
 
@@ -88,5 +88,8 @@ def _find(target: str, model_dir: str | None, checkpoint: str | None) -> tuple[s
     if Path(target).is_dir():
         raise UsageError("is not a run directory: it has no config.yaml", key="TARGET", received=target)
     raise UsageError(
-        "is not a run directory", key="TARGET", received=target, remedy="if it is an experiment, add --model-dir DIR"
+        "is not a run directory",
+        key="TARGET",
+        received=target,
+        remedy=("if it is an experiment, add --model-dir DIR", *filter(None, [runs_like(target)])),
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.cli.command import refuse_script
 from everstep.errors import UsageError
 
 Experiment = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.")]
@@ -161,6 +162,7 @@ def one_name(argument: str | None, option: str | None, command: str) -> str:
         raise UsageError(
             "no run is given", key="RUN_NAME", remedy=f"everstep {command} RUN_NAME, a folder in the project's runs/"
         )
+    refuse_script(name, "RUN_NAME")
     return name
 
 

@@ -11,7 +11,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
-from everstep.run import read_run_group
+from everstep.run import named_run, read_run_group
 from everstep.storage import json_text
 from everstep.trained import local_run
 
@@ -78,7 +78,7 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
 
 def _members(run: str) -> list[str]:
     """Returns the runs that a directory stands for: of a sweep, its best trials."""
-    sweep = None if is_url(run) else read_run_group(Path(run))
+    sweep = None if is_url(run) else read_run_group(Path(named_run(run)))
     return [run] if sweep is None else [str(path) for path in sweep.best(_BEST_TRIALS)]
 
 

@@ -1,5 +1,6 @@
 """`everstep runs rm`: removes runs."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli.output import aligned
 from everstep.cli.runs_cells import main_metrics, progress
 from everstep.errors import UsageError
-from everstep.run import Overview, listable, newest_job, removal
+from everstep.run import Overview, listable, named_run, newest_job, removal
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt; needed without a terminal.")]
@@ -26,7 +27,9 @@ def remove(directories: Directories, yes: Yes = False, dry_run: DryRun = False, 
     began with are refused. Links are removed, never followed; of a project's run the config file and your own files
     stay.
     """
-    distinct = {Path(name).absolute(): name for name in directories}
+    # A directory that exists is the one that is meant, whatever it contains: a removal must not surprise.
+    places = [name if os.path.lexists(name) else named_run(name) for name in directories]
+    distinct = {Path(name).absolute(): name for name in places}
     found = [_removable(name) for name in distinct.values()]
     if not force:
         _refuse_needed([run.directory for run in found])

@@ -13,14 +13,14 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import Overview, damage, goodput, newest_job, read
+from everstep.run import Overview, damage, goodput, named_run, newest_job, read
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
 
 
 def show(directory: Directory, json: options.Json = False) -> None:
     """Show one run; with --json, print its run.json."""
-    path = Path(directory)
+    path = Path(named_run(directory))
     submission = None if is_url(directory) else newest_job(path)
     if not json and submission is not None and not (path / "run.json").exists():  # it has not started yet
         waiting = Overview(path, None, submission)

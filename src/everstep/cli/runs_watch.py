@@ -19,9 +19,11 @@ from everstep.run import (
     last_beat,
     listable,
     loop_directories,
+    named_run,
     newest_job,
     overview,
     read,
+    runs_like,
     seconds,
 )
 from everstep.tracking import (
@@ -271,12 +273,12 @@ def _runs(place: str) -> Sequence[Overview]:
     found: Sequence[Overview]
     if is_url(place):
         found = remote_runs(place)
-    elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), listable(read(place)), newest_job(Path(place)))]
-    elif not Path(place).is_dir():
-        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place)
+    elif (path := Path(named_run(place)) / "run.json").is_file():
+        found = [Overview(path.parent, listable(read(path.parent)), newest_job(path.parent))]
+    elif not path.parent.is_dir():
+        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place, remedy=runs_like(place))
     else:
-        found = overview(Path(place))
+        found = overview(path.parent)
     if not found:
         raise UsageError("contains no runs to watch", key="RUN|ROOT", received=place)
     return found

@@ -35,6 +35,7 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+naming.py                names of runs without the prefix `runs/`; runs that are named nearly so
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
         is_held,
         last_beat,
     )
+    from everstep.run.naming import named_run, runs_like
     from everstep.run.parent_process import (
         ENDED,
         RECORD,
