@@ -179,9 +179,6 @@ class CommandInterrupted(Exception):
         self.interrupt = interrupt
 
 
-_FIT = "A script that calls everstep.fit(model, …) needs no command: python train.py."
-
-
 class LazyGroup(TyperGroup):
     """A group whose commands are placeholders for modules."""
 
@@ -192,10 +189,14 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:
             raise CommandInterrupted(interrupt) from None
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands, which people look for, and after them the options."""
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            formatter.write_dl([record for one in self.get_params(ctx) if (record := one.get_help_record(ctx))])
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands in their groups, without rich, which takes long to load."""
-        formatter.write_paragraph()
-        formatter.write_text(_FIT)
         for title, group in groups().items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:11}", summary) for name, summary in group.items()])  # one width for all
@@ -233,7 +234,10 @@ def everstep(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show every frame of errors.")] = False,
 ) -> None:
-    """Train Keras 3 models and never lose a step."""
+    """Train Keras 3 models and never lose a step.
+
+    A script that calls everstep.fit(model, ...) needs no command: python train.py
+    """
     if version:
         print(f"everstep {__version__}")
     elif context.invoked_subcommand is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number
 from everstep.cli.resolving import Resolved, resolve
@@ -20,7 +20,14 @@ from everstep.trained import local_run
 
 app = new_app()
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A run directory, or an experiment with --model-dir.",
+        autocompletion=completion.run_or_experiment,
+    ),
+]
 Samples = Annotated[
     int | None, typer.Option(metavar="N", help="Also write the first N validation samples, one by one, and the report.")
 ]

@@ -1,7 +1,8 @@
 """`everstep runs`: lists, shows, watches, compares or removes runs. Each command has its own file, `runs_….py`."""
 
 import difflib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,17 @@ class RunsGroup(TyperGroup):
         """
         named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
         if args and not named and not ctx.resilient_parsing:
-            _refuse_misspelt(args[0], self.commands)
+            _refuse_misspelt(args[0], args[1:], self.commands)
         return super().parse_args(ctx, args if named or ctx.resilient_parsing else ["list", *args])
 
 
-def _refuse_misspelt(word: str, commands: Iterable[str]) -> None:
+def _refuse_misspelt(word: str, rest: Sequence[str], commands: Iterable[str]) -> None:
     if word.startswith("-") or is_url(word) or Path(named_run(word)).exists():
         return
     meant = _ALSO_TYPED.get(word) or next(iter(difflib.get_close_matches(word, commands, n=1)), "")
     if meant:
-        raise UsageError(
-            f"No such command {word!r}, and no such directory; type: everstep runs {meant} (see: everstep runs --help)"
-        )
+        line = shlex.join(["everstep", "runs", meant, *rest])
+        raise UsageError(f"No such command {word!r}, and no such directory; type: {line} (see: everstep runs --help)")
 
 
 app = new_app(

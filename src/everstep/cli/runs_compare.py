@@ -8,7 +8,7 @@ import typer
 
 from everstep import storage
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
 from everstep.run import named_run, read_run_group
@@ -27,7 +27,12 @@ _TITLES = {
 _NO_ROWS = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs; a sweep stands for its best.")
+    list[str],
+    typer.Argument(
+        metavar="DIR",
+        help="Run directories, or URLs; a sweep stands for its best.",
+        autocompletion=completion.runs,
+    ),
 ]
 Out = Annotated[
     str | None,

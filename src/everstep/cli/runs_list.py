@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
@@ -26,7 +26,12 @@ _SORT_KEYS: dict[str, Callable[[Overview], Any]] = {
 _KINDS = ("validation", "train")  # where a metric is looked up, in this order
 
 Root = Annotated[
-    str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
+    str | None,
+    typer.Argument(
+        metavar="ROOT",
+        help="Where to look, a directory or a URL; runs by default.",
+        autocompletion=completion.runs,
+    ),
 ]
 Sort = Annotated[
     str | None,

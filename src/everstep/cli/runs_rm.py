@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.cli.output import aligned
 from everstep.cli.runs_cells import main_metrics, progress
 from everstep.errors import UsageError
 from everstep.run import Overview, listable, named_run, newest_job, removal
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
+Directories = Annotated[
+    list[str], typer.Argument(metavar="DIR", help="Run directories.", autocompletion=completion.runs)
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt; needed without a terminal.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
 Force = Annotated[bool, typer.Option("--force", help="Remove a run although another one began with its weights.")]

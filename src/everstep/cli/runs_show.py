@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
@@ -15,7 +15,9 @@ from everstep.engine import as_text
 from everstep.errors import UsageError
 from everstep.run import Overview, damage, goodput, named_run, newest_job, read
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="A run directory, or its URL.", autocompletion=completion.runs)
+]
 
 
 def show(directory: Directory, json: options.Json = False) -> None:

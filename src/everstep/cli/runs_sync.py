@@ -6,11 +6,14 @@ from typing import Annotated
 import typer
 
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.errors import Problem, TrainingError, UsageError
 from everstep.run import named_run, read
 from everstep.tracking import sync_all
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="A run directory, or its URL.", autocompletion=completion.runs)
+]
 
 
 def sync(directory: Directory) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
 from everstep.run import (
@@ -189,7 +190,14 @@ _PAUSE, _PAUSE_OF_MANY, _PAUSE_REMOTE = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
 _BAR = 20
 
-Watched = Annotated[str, typer.Argument(metavar="RUN|ROOT", help="A run directory, a directory of runs, or a URL.")]
+Watched = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|ROOT",
+        help="A run directory, a directory of runs, or a URL.",
+        autocompletion=completion.runs,
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Show the runs once, and exit.")]
 
 

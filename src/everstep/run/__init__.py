@@ -124,7 +124,11 @@ if TYPE_CHECKING:
         is_held,
         last_beat,
     )
-    from everstep.run.naming import named_run, runs_like
+    from everstep.run.naming import (
+        named_run,
+        run_names,
+        runs_like,
+    )
     from everstep.run.parent_process import (
         ENDED,
         RECORD,

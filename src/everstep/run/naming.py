@@ -9,7 +9,7 @@ from everstep.storage import PathLike
 RUNS = "runs"
 """The folder below which commands create runs, and look for them."""
 
-_MAX_DEPTH = 3  # of runs below `runs/` that are suggested: the trials of a sweep are two below it
+_MAX_DEPTH = 3  # of runs below `runs/` that are suggested: the trials of a sweep are `SWEEP/trials/0`
 
 
 def named_run(name: PathLike) -> str:
@@ -28,7 +28,7 @@ def named_run(name: PathLike) -> str:
 def runs_like(name: PathLike) -> str:
     """Returns a question with the runs below `runs/` that are named nearly so; without any, how runs are listed."""
     word = Path(name).name
-    found = {path.name: path for depth in range(1, _MAX_DEPTH) for path in _runs_at(depth)}
+    found = {Path(known).name: Path(RUNS, known) for known in run_names()}
     close = [known for known in found if word and known.startswith(word)]
     close = close or difflib.get_close_matches(word, found, cutoff=0.6)
     if close:
@@ -36,5 +36,7 @@ def runs_like(name: PathLike) -> str:
     return "`everstep runs` lists the runs below 'runs'" if found else ""
 
 
-def _runs_at(depth: int) -> list[Path]:
-    return sorted(path.parent for path in Path(RUNS).glob(f"{'*/' * depth}run.json"))
+def run_names() -> list[str]:
+    """Returns the names of the runs below `runs/`, without that prefix."""
+    records = [path for depth in range(1, _MAX_DEPTH + 1) for path in Path(RUNS).glob(f"{'*/' * depth}run.json")]
+    return sorted(str(path.parent.relative_to(RUNS)) for path in records)
