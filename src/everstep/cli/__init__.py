@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Command,
         experiment_keys,
         new_app,
+        words_for,
     )
     from everstep.cli.output import (
         aligned,

@@ -7,20 +7,27 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number
 from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_models import trained_task
 from everstep.cli.run_resolved import run_resolved
 from everstep.errors import UsageError
-from everstep.run import choose, read
+from everstep.run import choose, read, runs_like
 from everstep.storage import json_text
 from everstep.trained import local_run
 
 app = new_app()
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="A run directory, or an experiment with --model-dir.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A run directory, or an experiment with --model-dir.",
+        autocompletion=completion.run_or_experiment,
+    ),
+]
 Samples = Annotated[
     int | None, typer.Option(metavar="N", help="Also write the first N validation samples, one by one, and the report.")
 ]
@@ -89,5 +96,8 @@ def _find(target: str, model_dir: str | None, checkpoint: str | None) -> tuple[s
     if Path(target).is_dir():
         raise UsageError("is not a run directory: it has no config.yaml", key="TARGET", received=target)
     raise UsageError(
-        "is not a run directory", key="TARGET", received=target, remedy="if it is an experiment, add --model-dir DIR"
+        "is not a run directory",
+        key="TARGET",
+        received=target,
+        remedy=("if it is an experiment, add --model-dir DIR", *filter(None, [runs_like(target)])),
     )

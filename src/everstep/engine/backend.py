@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from everstep import keras_internals
 from everstep.engine import late_tensorflow
 from everstep.errors import UsageError, nearest, warning_text
+from everstep.extras import install_command
 from everstep.gang import Gang, join
 from everstep.startup_messages import held_back
 
@@ -78,9 +79,7 @@ def select(name: str | None, key: str = "runtime.backend") -> str:
     if name not in _BACKENDS:
         raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _BACKENDS))
     if (loaded is None or name != current) and name not in installed():
-        raise UsageError(
-            f"the package {name!r} is not installed", key=key, received=name, remedy=f"pip install 'everstep[{name}]'"
-        )
+        raise UsageError(f"the package {name!r} is not installed", key=key, received=name, remedy=install_command(name))
     if loaded is not None and current != name:
         raise UsageError(
             f"Keras is loaded with {current!r} already",

@@ -41,6 +41,7 @@ averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) i
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
 final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
+naming.py                names of runs without the prefix `runs/`; runs that are named nearly so
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
@@ -139,6 +140,11 @@ if TYPE_CHECKING:
         RunLock,
         is_held,
         last_beat,
+    )
+    from everstep.run.naming import (
+        named_run,
+        run_names,
+        runs_like,
     )
     from everstep.run.parent_process import (
         ENDED,

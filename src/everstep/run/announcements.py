@@ -10,6 +10,7 @@ from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
 from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
+from everstep.tracking import trial_name
 
 Say = Callable[[str], None]
 """Called with each line."""
@@ -49,11 +50,11 @@ def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> N
 
 
 def announce_model(trainer: Trainer, shows_layers: bool, say: Say) -> None:
-    """Prints the table of the model's layers, or one line, unless the call before has printed it."""
+    """Prints the table of the model's layers, of a sweep's trial one line, unless the call before has printed it."""
     if trainer.engine.is_reused:
         return
     model = trainer.model
-    if shows_layers:
+    if shows_layers and not trial_name():
         model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
         return
     trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
