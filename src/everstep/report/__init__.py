@@ -16,6 +16,8 @@ split_data.py         the evaluation on one split: which rows the table shows (2
 side_by_side.py       several runs, for the page and `everstep runs compare`: code, machine, data and metrics that
                       differ, the best of each, the picture of curves; settings are compared in `run_data.py`
 sample_comparison.py  two runs sample by sample, joined by id: the 60 largest changes
+runs_folder.py        the runs of a folder, as the live page shows them; how often they are read again
+server.py             the live page of runs (`everstep ui`): what it answers, and to whom; drawn by `page/runs*.js`
 numbers.py            numbers for JSON and for readers: digits, NaN
 card/                 the model card
 """
@@ -33,5 +35,7 @@ if TYPE_CHECKING:
         policy,
         write,
     )
+    from everstep.report.runs_folder import RunsFolder
+    from everstep.report.server import RunsServer
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)
