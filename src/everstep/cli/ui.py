@@ -37,10 +37,13 @@ Project = Annotated[
 ]
 Host = Annotated[str, typer.Option(metavar="HOST", help="Where to listen; 0.0.0.0 lets other machines in.")]
 PagePort = Annotated[
-    int | None, typer.Option(metavar="N", help=f"The port of the page of runs; {PAGE_PORT}, or another one if it is taken.")
+    int | None,
+    typer.Option(metavar="N", help=f"The port of the page of runs; {PAGE_PORT}, or another one if it is taken."),
 ]
 Port = Annotated[int | None, typer.Option(metavar="N", help=f"MLflow's port; {MLFLOW_PORT} by default.")]
-TensorBoardPort = Annotated[int | None, typer.Option(metavar="N", help=f"TensorBoard's port; {TENSORBOARD_PORT} by default.")]
+TensorBoardPort = Annotated[
+    int | None, typer.Option(metavar="N", help=f"TensorBoard's port; {TENSORBOARD_PORT} by default.")
+]
 
 
 @app.command(epilog="Example: everstep ui")

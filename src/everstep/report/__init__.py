@@ -17,6 +17,7 @@ side_by_side.py       several runs, for the page and `everstep runs compare`: co
                       differ, the best of each, the picture of curves; settings are compared in `run_data.py`
 sample_comparison.py  two runs sample by sample, joined by id: the 60 largest changes
 runs_folder.py        the runs of a folder, as the live page shows them; how often they are read again
+notebook_views.py     what a notebook shows of a History, a run, a comparison; the report in a frame
 server.py             the live page of runs (`everstep ui`): what it answers, and to whom; drawn by `page/runs*.js`
 numbers.py            numbers for JSON and for readers: digits, NaN
 card/                 the model card
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
         page_file,
         policy,
         write,
+    )
+    from everstep.report.notebook_views import (
+        comparison_html,
+        history_html,
+        run_html,
+        show_report,
     )
     from everstep.report.runs_folder import RunsFolder
     from everstep.report.server import RunsServer
