@@ -30,7 +30,6 @@ SHIPPED = {
         "sweep": "everstep.sweeps.commands:SWEEP",
         "submit": "everstep.submit.commands:SUBMIT",
         "tune": "everstep.tuner.commands:TUNE",
-        "ui": "everstep.projects.commands:UI",
         "bct": "everstep.recipes.bct.commands:BCT",
     },
     "everstep.layouts": {"shipped": "everstep.projects.layouts"},

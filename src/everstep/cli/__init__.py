@@ -10,6 +10,8 @@ eval.py          `everstep eval`: which checkpoint, `--samples`, what TARGET may
 predict.py       `everstep predict`: its options; the work is in `trained/`
 export.py        `everstep export`: where to (`export-STEP`), which formats
 report.py        `everstep report`: its options; the page is in `report/`
+ui.py            `everstep ui`: its ports (7878, 5000, 6006), MLflow and TensorBoard beside it; the page is served by
+                 `report/server.py`
 reproduce.py     `everstep reproduce`: its options; the work is in `reproduce/`
 runs.py          `everstep runs`: `runs ROOT` is `runs list ROOT`
 runs_list.py     `everstep runs list`: columns, `--sort` (metric, step, age, experiment), `--descending`; without it

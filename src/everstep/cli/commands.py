@@ -91,6 +91,12 @@ _CORE = {
         "everstep.cli.export",
         also_typed=words_for("everstep export RUN", "serve save convert deploy onnx"),
     ),
+    "ui": Command(
+        RUNS,
+        "Show runs in the browser: a live table, curves, comparisons.",
+        "everstep.cli.ui",
+        also_typed=words_for("everstep ui", "dashboard web open browse"),
+    ),
     "reproduce": Command(
         RUNS,
         "Repeat a run from its record, and compare.",

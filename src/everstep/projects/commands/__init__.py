@@ -5,7 +5,6 @@ check.py    `everstep check`: its options; the checks are in `components/checks/
 run.py      `everstep run`: its options, what is printed
 flow.py     `everstep flow`: its options; `-m` is a sweep
 catalog.py  `everstep catalog`: list, show, check
-ui.py       `everstep ui`: MLflow and TensorBoard: hosts, ports (5000, 6006)
 
 swept_components.py  a run of components as a target of `everstep sweep`
 swept_flows.py       a task of a flow as one; `everstep flow -m`
@@ -34,10 +33,4 @@ NEW = Command(
     "Create a project: config, data, code, tests and a sample.",
     f"{_MODULES}.new",
     also_typed=words_for("everstep new PROJECT", "init create startproject scaffold template"),
-)
-UI = Command(
-    "Trained runs",
-    "Show a project's runs in MLflow and TensorBoard.",
-    f"{_MODULES}.ui",
-    also_typed=words_for("everstep ui", "dashboard web open browse"),
 )
