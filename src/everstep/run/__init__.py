@@ -36,6 +36,8 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+program.py               the program that starts a run from Python: script and arguments, for the record; where its runs
+                         are in a trial or a repetition, whatever `model_dir` says
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
@@ -137,6 +139,13 @@ if TYPE_CHECKING:
     )
     from everstep.run.printing import print_line
     from everstep.run.processes import log_file
+    from everstep.run.program import (
+        PROGRAM,
+        Redirection,
+        directory_of,
+        is_repetition,
+        program_run,
+    )
     from everstep.run.pruning import (
         PruningListener,
         listen_to_trials,
