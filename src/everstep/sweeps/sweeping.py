@@ -144,7 +144,7 @@ def sweep(
         study.best.values, study.best.directory
 
     Args:
-      target: A registered experiment's name; or a function that takes the values of a trial and a directory, and
+      target: A registered experiment's name; a script, `train.py`, whose options are the keys; or a function that takes the values of a trial and a directory, and
         returns a number, or numbers by name. A function that can be imported runs in a process of its own for each
         trial; one of a notebook is called here, one trial at a time, and is not pruned.
       space: The keys that vary, see `docs/how-to/sweep.md`; or a file with them.
@@ -186,6 +186,10 @@ def sweep(
                 remedy="put it into a module, or omit it",
             )
         function = function if name is None else None
+    elif str(target).endswith(".py"):
+        from everstep.sweeps.script import ScriptTarget
+
+        wanted = ScriptTarget(str(target), () if resume_best else tuple(fixed), root)
     else:
         name = str(target)
         words = [word for module in imports for word in ("--import", module)]
@@ -209,7 +213,7 @@ def sweep(
 
 def default_directory(definition: Definition) -> Path:
     """Returns `runs/sweep-<target>-<digest>`: the same request finds its sweep again."""
-    name = definition.target.name.replace("/", "-").replace(":", "-")
+    name = definition.target.name.removesuffix(".py").replace("/", "-").replace(":", "-")
     return definition.target.home / "runs" / f"sweep-{name}-{definition.digest()}"
 
 
