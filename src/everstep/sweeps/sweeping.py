@@ -144,9 +144,10 @@ def sweep(
         study.best.values, study.best.directory
 
     Args:
-      target: A registered experiment's name; a script, `train.py`, whose options are the keys; or a function that takes the values of a trial and a directory, and
-        returns a number, or numbers by name. A function that can be imported runs in a process of its own for each
-        trial; one of a notebook is called here, one trial at a time, and is not pruned.
+      target: A registered experiment's name; a script, `train.py`, of whose command line the keys are options; or a
+        function that takes the values of a trial and a directory, and returns a number, or numbers by name. A function
+        that can be imported runs in a process of its own for each trial; one of a notebook is called here, one trial
+        at a time, and is not pruned.
       space: The keys that vary, see `docs/how-to/sweep.md`; or a file with them.
       metric: The metric to optimise; several for a front of best trials. By default `validation_loss`, of a function
         what it returns.

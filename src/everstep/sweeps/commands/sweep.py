@@ -38,12 +38,15 @@ app = new_app()
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="TARGET", help="A script (train.py), an experiment, a task of a flow's project, or a folder in runs/."),
+    typer.Argument(
+        metavar="TARGET", help="A script (train.py), an experiment, a task of a flow's project, or a folder in runs/."
+    ),
 ]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUES", help="key=1,2,3 or key=range(1,5) varies a key, of a script --key; key=1 sets it in every trial."
+        metavar="KEY=VALUES",
+        help="key=1,2,3 or key=range(1,5) varies a key, of a script --key; key=1 sets it in every trial.",
     ),
 ]
 SpaceFile = Annotated[str | None, typer.Option("--space", metavar="FILE", help="YAML with the keys that vary.")]
