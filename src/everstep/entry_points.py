@@ -33,8 +33,9 @@ SHIPPED = {
         "bct": "everstep.recipes.bct.commands:BCT",
     },
     "everstep.layouts": {"shipped": "everstep.projects.layouts"},
-    "everstep.repetitions": {"projects": "everstep.projects.repetitions"},
+    "everstep.repetitions": {"projects": "everstep.projects.repetitions", "programs": "everstep.reproduce.programs"},
     "everstep.sweep_targets": {
+        "scripts": "everstep.sweeps.script",
         "components": "everstep.projects.commands.swept_components",
         "flows": "everstep.projects.commands.swept_flows",
     },

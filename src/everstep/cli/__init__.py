@@ -7,6 +7,7 @@ and offered to commands of other packages:
 train.py         `everstep train`: its options and defaults, the run directory (`runs/<experiment>-<digest>`),
                  combinations that are refused
 eval.py          `everstep eval`: which checkpoint, `--samples`, what TARGET may be
+eval_data.py     `everstep eval --data`: the exported model on files with labels; a run that needs them
 predict.py       `everstep predict`: its options; the work is in `trained/`
 export.py        `everstep export`: where to (`export-STEP`), which formats
 report.py        `everstep report`: its options; the page is in `report/`

@@ -69,6 +69,7 @@ _BLANK: Record = {
     "weights_digest": None,
     "states": {},
     "code": {},
+    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],

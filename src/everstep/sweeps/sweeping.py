@@ -148,7 +148,8 @@ def sweep(
         study.best.values, study.best.directory
 
     Args:
-      target: A registered experiment's name; or a function that takes the values of a trial by name, and its directory
+      target: A registered experiment's name; a script, `train.py`, of whose command line the keys are options; or
+        a function that takes the values of a trial by name, and its directory
         if it has a parameter `model_dir`, or both as `(values, directory)`. It returns a number, or numbers by name. A
         function that can be imported runs in a process of its own for each trial; one of a notebook is called here,
         one trial at a time, and is not pruned.
@@ -194,6 +195,10 @@ def sweep(
                 remedy="put it into a module, or omit it",
             )
         function = function if name is None else None
+    elif str(target).endswith(".py"):
+        from everstep.sweeps.script import ScriptTarget
+
+        wanted = ScriptTarget(str(target), () if resume_best else tuple(fixed), root)
     else:
         name = str(target)
         words = [word for module in imports for word in ("--import", module)]
@@ -236,7 +241,7 @@ def with_usual_values(
 
 def default_directory(definition: Definition) -> Path:
     """Returns `runs/sweep-<target>-<digest>`: the same request finds its sweep again."""
-    name = definition.target.name.replace("/", "-").replace(":", "-")
+    name = definition.target.name.removesuffix(".py").replace("/", "-").replace(":", "-")
     return definition.target.home / "runs" / f"sweep-{name}-{definition.digest()}"
 
 

@@ -38,12 +38,15 @@ app = new_app()
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="TARGET", help="An experiment, a task of a flow's project, or a folder in runs/."),
+    typer.Argument(
+        metavar="TARGET", help="A script (train.py), an experiment, a task of a flow's project, or a folder in runs/."
+    ),
 ]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUES", help="key=1,2,3 or key=range(1,5) varies a key; key=1 sets it in every trial."
+        metavar="KEY=VALUES",
+        help="key=1,2,3 or key=range(1,5) varies a key, of a script --key; key=1 sets it in every trial.",
     ),
 ]
 SpaceFile = Annotated[str | None, typer.Option("--space", metavar="FILE", help="YAML with the keys that vary.")]
@@ -214,7 +217,7 @@ def choose_target(
     if name is None:
         raise UsageError("no target is given", key="TARGET", remedy="everstep sweep TARGET --space FILE")
     raise UsageError(
-        "is no registered experiment, no folder in runs/ and no task of a project",
+        "is no script (train.py), no registered experiment, no folder in runs/ and no task of a project",
         key="TARGET",
         received=name,
         remedy=nearest(name, [*experiments(), *(one for kind in kinds for one in kind.names(request.root))]),
