@@ -12,8 +12,9 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
-import everstep
 from tools.release import archives, changes, recipe, sbom
+
+import everstep
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
