@@ -126,7 +126,7 @@ DIFFERENCE = 2.0**-6
 def value_and_grad(
     loss_fn: Callable[[], Any], variables: list[keras.Variable], optimizer: Any
 ) -> tuple[Any, list[Any]]:
-    """Returns the result of `loss_fn`, and its slope by each number of the variables."""
+    """Returns the result of `loss_fn`, and its slope by each number of a variable."""
 
     def run(values: Mapping[int, Any]) -> tuple[Any, ChainedScope]:
         """Computes the loss where some variables have other values; assigns nothing."""
