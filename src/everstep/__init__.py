@@ -38,13 +38,14 @@ experiment_config.py  `ExperimentConfig` and `Mode`: the sections of an experime
 argument_order.py     `run_experiment` in Model Garden's order of arguments
 fast_dev_run.py       `--fast-dev-run`: one batch of everything before a long run, with a save and a restore compared
                       bit for bit
-errors.py             errors as data: how a message is rendered, "did you mean"; which key was meant is found in
-                      config/
+errors.py             errors as data: the exit code of each kind (failed 1, bad input 2), how a message is rendered,
+                      "did you mean"; which key was meant is found in config/
 redaction/            secrets: which names and texts count as one, how they are masked in files and logs
 liveness.py           how another process or machine is known to be alive or dead; the lock of a run, gang/ and
                       launch/ ask
 storage.py            atomic files: written under a temporary name, synced, renamed
 log_lines.py          log records as plain lines
+notebook.py           whether this process is a notebook's kernel; standard error is red there, so where lines go
 startup_messages.py   what backends print while they start, held back
 keras_internals.py    what is used of Keras's private modules
 doors.py              packages whose names are loaded when they are first used
@@ -81,10 +82,11 @@ if TYPE_CHECKING:
     from everstep.loop.actions import EarlyStopping
     from everstep.model_garden import Controller
     from everstep.projects.training import Training
+    from everstep.report import show_report
     from everstep.sweeps import sweep
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad
     from everstep.task.optim import OptimizationConfig
-    from everstep.trained import predict
+    from everstep.trained import load, predict
 
 
 __version__ = "0.1.0"

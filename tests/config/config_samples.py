@@ -67,3 +67,10 @@ class Needy(Config):
 @dataclasses.dataclass
 class Holder(Config):
     needy: Needy | None = None
+
+
+def write_config(folder: pathlib.Path, text: str, name: str = "c.yaml") -> pathlib.Path:
+    """Writes a file of configuration; returns its path."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path

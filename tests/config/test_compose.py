@@ -15,6 +15,8 @@ from everstep.config.overrides import override_layers
 from everstep.errors import UsageError
 from everstep.testing.problems import raises_problem
 
+from .config_samples import write_config
+
 
 @dataclasses.dataclass
 class Trainer(Config):
@@ -30,12 +32,6 @@ class Trainer(Config):
 class Experiment(Config):
     trainer: Trainer = Trainer()
     note: str = ""
-
-
-def write(folder: pathlib.Path, text: str, name: str = "c.yaml") -> pathlib.Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -83,8 +79,8 @@ def test_any_value_can_be_an_override_in_json(value: Any):
 
 
 def test_later_layers_win(tmp_path: pathlib.Path):
-    first = write(tmp_path, "trainer: {train_steps: 1, rate: 1, mode: a}", "1.yaml")
-    second = write(tmp_path, "trainer: {train_steps: 2, rate: 2}", "2.yaml")
+    first = write_config(tmp_path, "trainer: {train_steps: 1, rate: 1, mode: a}", "1.yaml")
+    second = write_config(tmp_path, "trainer: {train_steps: 2, rate: 2}", "2.yaml")
     base = Experiment()
     config = apply(base, [first, second], ["trainer.train_steps=3", "note=a", "note=b"])
     assert (config.trainer.train_steps, config.trainer.rate, config.trainer.mode) == (3, 2.0, "a")
@@ -93,7 +89,7 @@ def test_later_layers_win(tmp_path: pathlib.Path):
 
 
 def test_every_problem_names_its_origin(tmp_path: pathlib.Path):
-    path = write(tmp_path, "trainer: {train_stpes: 1}\nnoet: x\n")
+    path = write_config(tmp_path, "trainer: {train_stpes: 1}\nnoet: x\n")
     with pytest.raises(UsageError) as error:
         apply(Experiment(), [path], ["trainer.rate=fast", "trainer.nane=1"])
     lines = str(error.value).splitlines()
@@ -160,9 +156,9 @@ def test_several_overrides_in_one_text(text: str, trees: list[Any]):
 
 
 def test_an_override_may_be_a_file(tmp_path: pathlib.Path):
-    path = write(tmp_path, "note: hello")
+    path = write_config(tmp_path, "note: hello")
     assert apply(Experiment(), [], [f" {path}"]).note == "hello"
-    plain = write(tmp_path, "note: hi", "no_suffix")
+    plain = write_config(tmp_path, "note: hi", "no_suffix")
     assert apply(Experiment(), [], [str(plain)]).note == "hi"
     with raises_problem(key="config file missing.yaml", reason="does not exist"):
         apply(Experiment(), [], ["missing.yaml"])

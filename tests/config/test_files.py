@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from everstep.config import dialect, load_file
 from everstep.testing.problems import raises_problem
 
-
-def write(folder: pathlib.Path, text: str, name: str = "c.yaml") -> pathlib.Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
+from .config_samples import write_config
 
 
 @pytest.mark.parametrize(
@@ -67,15 +63,15 @@ def test_what_is_written_is_read_back(tree: Any):
 
 
 def test_files_of_every_kind(tmp_path: pathlib.Path):
-    assert load_file(write(tmp_path, "trainer: {rate: 1e-3}")) == {"trainer": {"rate": 1e-3}}
-    assert load_file(write(tmp_path, '{"trainer": {"rate": 1e-3}}', "c.json")) == {"trainer": {"rate": 1e-3}}
-    assert load_file(write(tmp_path, "[trainer]\nrate = 1e-3\n", "c.toml")) == {"trainer": {"rate": 1e-3}}
+    assert load_file(write_config(tmp_path, "trainer: {rate: 1e-3}")) == {"trainer": {"rate": 1e-3}}
+    assert load_file(write_config(tmp_path, '{"trainer": {"rate": 1e-3}}', "c.json")) == {"trainer": {"rate": 1e-3}}
+    assert load_file(write_config(tmp_path, "[trainer]\nrate = 1e-3\n", "c.toml")) == {"trainer": {"rate": 1e-3}}
 
 
 @pytest.mark.parametrize("name", ["c.yaml", "c.json", "c.toml"])
 def test_an_empty_file_has_no_values(tmp_path: pathlib.Path, name: str):
-    assert load_file(write(tmp_path, "", name)) == {}
-    assert load_file(write(tmp_path, "# only this\n")) == {}
+    assert load_file(write_config(tmp_path, "", name)) == {}
+    assert load_file(write_config(tmp_path, "# only this\n")) == {}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +91,7 @@ def test_an_empty_file_has_no_values(tmp_path: pathlib.Path, name: str):
     ],
 )
 def test_bad_files_are_named_with_their_line(tmp_path: pathlib.Path, name: str, text: str, place: str, reason: str):
-    path = write(tmp_path, text, name)
+    path = write_config(tmp_path, text, name)
     with raises_problem(key=f"{path}{place}", reason=reason):
         load_file(path)
 
@@ -112,5 +108,5 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path):
 
 def test_merge_keys_work_and_are_no_repetition(tmp_path: pathlib.Path):
     text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n"
-    tree = load_file(write(tmp_path, text))
+    tree = load_file(write_config(tmp_path, text))
     assert tree == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}

@@ -15,23 +15,16 @@ from everstep.experiment_config import ExperimentConfig
 from everstep.task.config import TaskConfig
 from everstep.testing.problems import raises_problem
 
-from .config_samples import BigModel, Model, Needy, Task
-
-
-def write(folder: Path, text: str, name: str = "c.yaml") -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
-
+from .config_samples import BigModel, Model, Needy, Task, write_config
 
 # -- any config ------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_of_each_kind(tmp_path: Path):
     expected = Task({"model": {"units": 8}, "layers": [{"units": 1}, {"units": 2}], "mode": "slow"})
-    yaml = write(tmp_path, expected.to_yaml())
-    plain = write(tmp_path, json.dumps(expected.as_dict()), "c.json")
-    toml = write(tmp_path, "mode = 'slow'\nlayers = [{units = 1}, {units = 2}]\n[model]\nunits = 8\n", "c.toml")
+    yaml = write_config(tmp_path, expected.to_yaml())
+    plain = write_config(tmp_path, json.dumps(expected.as_dict()), "c.json")
+    toml = write_config(tmp_path, "mode = 'slow'\nlayers = [{units = 1}, {units = 2}]\n[model]\nunits = 8\n", "c.toml")
     assert Task.from_yaml(yaml) == expected
     assert Task.from_json(plain) == expected
     assert Task.from_json(str(yaml)) == expected
@@ -40,18 +33,18 @@ def test_a_file_of_each_kind(tmp_path: Path):
 
 
 def test_files_may_set_few_values(tmp_path: Path):
-    assert Task.from_yaml(write(tmp_path, "")) == Task()
-    assert Needy.from_yaml(write(tmp_path, "name: n")) == Needy(name="n")
+    assert Task.from_yaml(write_config(tmp_path, "")) == Task()
+    assert Needy.from_yaml(write_config(tmp_path, "name: n")) == Needy(name="n")
 
 
 def test_an_open_config_takes_every_key_of_a_file(tmp_path: Path):
-    config = Config.from_yaml(write(tmp_path, "a: {b: 1}\nc: [x]"))
+    config = Config.from_yaml(write_config(tmp_path, "a: {b: 1}\nc: [x]"))
     assert config.a.b == 1
     assert config.as_dict() == {"a": {"b": 1}, "c": ["x"]}
 
 
 def test_what_is_wrong_is_found_with_its_line(tmp_path: Path):
-    path = write(tmp_path, "mode: slow\nmodel:\n  units: many\n  rat: 1\nlayers:\n- {}\n- units: x\n")
+    path = write_config(tmp_path, "mode: slow\nmodel:\n  units: many\n  rat: 1\nlayers:\n- {}\n- units: x\n")
     with pytest.raises(UsageError) as caught:
         Task.from_yaml(path)
     lines = str(caught.value).splitlines()
@@ -63,7 +56,7 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path):
 
 
 def test_what_is_missing_is_found(tmp_path: Path):
-    path = write(tmp_path, "size: 2")
+    path = write_config(tmp_path, "size: 2")
     with raises_problem(key="name", reason="is required", origin=str(path)):
         Needy.from_yaml(path)
     with raises_problem(reason="does not exist"):
@@ -126,12 +119,12 @@ def stored(config: Config, name: str) -> str:
 @pytest.mark.parametrize("name", experiments())
 def test_a_stored_configuration_comes_back(tmp_path: Path, name: str, overrides: list[str]):
     config = apply(get_exp_config(name), overrides=overrides)
-    again = ExperimentConfig.from_yaml(write(tmp_path, stored(config, name)))
+    again = ExperimentConfig.from_yaml(write_config(tmp_path, stored(config, name)))
     assert differences(config, again) == []
     assert again.to_yaml() == config.to_yaml()
     assert type(again.task) is type(config.task)
     assert type(again.task.model) is type(config.task.model)
-    as_json = write(tmp_path, json.dumps({"experiment": name, **config.as_dict()}), "c.json")
+    as_json = write_config(tmp_path, json.dumps({"experiment": name, **config.as_dict()}), "c.json")
     assert ExperimentConfig.from_json(as_json).to_yaml() == config.to_yaml()
 
 
@@ -177,7 +170,7 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_lists_and_the_subclasses_in_them_come_back(tmp_path: Path, overrides: list[str]):
     config = apply(get_exp_config("own/stack"), overrides=overrides)
-    again: Any = ExperimentConfig.from_yaml(write(tmp_path, stored(config, "own/stack")))
+    again: Any = ExperimentConfig.from_yaml(write_config(tmp_path, stored(config, "own/stack")))
     assert again.to_yaml() == config.to_yaml()
     assert [type(layer) for layer in again.task.layers] == [type(layer) for layer in config.task.layers]
     assert type(again.task.best) is Wide
@@ -185,11 +178,11 @@ def test_lists_and_the_subclasses_in_them_come_back(tmp_path: Path, overrides: l
 
 
 def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
-    path = write(tmp_path, "trainer: {train_steps: 7}\nruntime: {seed: '${trainer.train_steps}'}")
+    path = write_config(tmp_path, "trainer: {train_steps: 7}\nruntime: {seed: '${trainer.train_steps}'}")
     config = ExperimentConfig.from_yaml(path)
     assert (config.trainer.train_steps, config.runtime.seed) == (7, 7)
     assert type(config.task) is TaskConfig
-    assert Own.from_yaml(write(tmp_path, "extra: 3")).extra == 3
+    assert Own.from_yaml(write_config(tmp_path, "extra: 3")).extra == 3
 
 
 @pytest.mark.usefixtures("stack")
@@ -206,14 +199,14 @@ def test_a_file_that_names_no_experiment_is_of_the_class_itself(tmp_path: Path):
     ],
 )
 def test_files_that_are_no_experiments(tmp_path: Path, text: str, line: int | None, fields: dict[str, Any]):
-    path = write(tmp_path, text)
+    path = write_config(tmp_path, text)
     with raises_problem(origin=f"{path}:{line}" if line else "", **fields):
         ExperimentConfig.from_yaml(path)
 
 
 @pytest.mark.usefixtures("stack")
 def test_a_subclass_requires_its_own_class(tmp_path: Path):
-    assert Own.from_yaml(write(tmp_path, "experiment: own/own\ntask: {shape: [9]}")).extra == 2
-    path = write(tmp_path, "experiment: own/stack")
+    assert Own.from_yaml(write_config(tmp_path, "experiment: own/own\ntask: {shape: [9]}")).extra == 2
+    path = write_config(tmp_path, "experiment: own/stack")
     with raises_problem(key=str(path), reason="expected Own, but its experiment has ExperimentConfig"):
         Own.from_yaml(path)

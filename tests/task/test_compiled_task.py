@@ -263,7 +263,7 @@ def test_overriding_one_step_does_not_change_the_other():
 
 def test_steps_for_another_backend_are_refused():
     other = TapeStep if BACKEND == "jax" else StatelessStep
-    with raises_problem(key="StatelessStep.train_step", reason=rf"\(.*backend '{BACKEND}'", remedy="everstep.Task"):
+    with raises_problem(key=f"{other.__name__}.train_step", reason=rf"\(.*backend '{BACKEND}'", remedy="everstep.Task"):
         CompiledTask(compiled_model(functional(other)))
 
 

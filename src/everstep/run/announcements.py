@@ -2,26 +2,19 @@
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from everstep import redaction
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
+from everstep.notebook import is_notebook
+from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
-from everstep.tracking import wrapped
+from everstep.tracking import trial_name
 
 Say = Callable[[str], None]
 """Called with each line."""
-
-
-def print_line(line: str) -> None:
-    """Prints a line, or a text of several, to standard error, without secrets."""
-    with contextlib.suppress(OSError, ValueError):  # a closed standard error does not stop training
-        text = redaction.text(line)
-        print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -58,11 +51,11 @@ def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> N
 
 
 def announce_model(trainer: Trainer, shows_layers: bool, say: Say) -> None:
-    """Prints the table of the model's layers, or one line, unless the call before has printed it."""
+    """Prints the table of the model's layers, unless the call before has; one line of a trial, and in a notebook."""
     if trainer.engine.is_reused:
         return
     model = trainer.model
-    if shows_layers:
+    if shows_layers and not trial_name() and not is_notebook():
         model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
         return
     trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
@@ -114,7 +107,9 @@ def announce_plan(
     elif step >= end:
         say(f"nothing left to train: the run {schedule.reached(step, end)}")
     elif controller.stopped and controller.progress.target >= end:
-        reason = f"the run was stopped at step {step}: {controller.stopped}"
+        epoch = schedule.epoch_number(step)
+        where = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+        reason = f"the run was stopped early at {where}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         say(f"plan: {schedule.plan(step, end, config, evaluations)}")

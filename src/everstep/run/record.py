@@ -29,6 +29,7 @@ from everstep.run.environments import (
 )
 from everstep.run.labels import Labels
 from everstep.run.layout_registry import layouts
+from everstep.run.naming import runs_like
 from everstep.types import StoredState
 
 logger = logging.getLogger(__name__)
@@ -58,12 +59,17 @@ _BLANK: Record = {
     "step": 0,
     "epoch": 0,
     "train_steps": None,
+    "epochs": None,
+    "steps_per_epoch": None,
+    "stopped_early": None,
+    "final_weights": None,
     "attempts": [],
     "metrics": {"train": {}, "validation": {}},
     "digest": None,
     "weights_digest": None,
     "states": {},
     "code": {},
+    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],
@@ -238,6 +244,7 @@ class Run:
         begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
         self.record["attempts"].append(begun | dict(devices or {}))
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        self.record |= {"stopped_early": None, "final_weights": None}
         self.record["environment"] = {**(environment() if self.is_kept else {}), **(engine or {})}
         self.record |= {} if data is None or not self.is_kept else {"data": dict(data)}
         extra = extra or {}
@@ -405,7 +412,9 @@ def read(model_dir: storage.PathLike) -> Record:
     """
     path = Path(model_dir) / "run.json"
     if not path.is_file():
-        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json")
+        raise UsageError(
+            f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json", remedy=runs_like(model_dir)
+        )
     record = storage.read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("id"), str):
         raise UsageError(f"{str(path)!r} is not the record of a run: it has no 'id'")

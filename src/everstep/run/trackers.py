@@ -288,7 +288,7 @@ class LiveFacts(Hook):
 
     Args:
       run: The run whose attempts are shown.
-      trainer: The trainer whose epoch is shown.
+      trainer: The trainer; its passes over the data are shown where the schedule counts no epochs.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
@@ -296,9 +296,12 @@ class LiveFacts(Hook):
 
     def __call__(self, step: int) -> Facts:
         """Returns the facts after `step` steps."""
-        attempts = self._run.record["attempts"]
+        attempts, schedule = self._run.record["attempts"], self.controller.schedule
+        epochs = schedule.epochs_done(step)
         return Facts(
-            epoch=self._trainer.epochs_done,
+            epoch=self._trainer.epochs_done(step) if epochs is None else epochs,
+            epochs=schedule.total_epochs,
+            steps_per_epoch=schedule.epoch_steps,
             phase=self._phase(attempts),
             saves=not self.controller.saver.is_disabled,
             checkpoint=self._checkpoint(),

@@ -98,3 +98,10 @@ def failing_at(prefix: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "put", failing)
         yield
+
+
+def fetched_machine(tmp_path, url, name="second"):
+    """Returns a machine with a copy of its own of what the store has."""
+    machine = Machine(tmp_path / name, url)
+    machine.fetch()
+    return machine

@@ -1,7 +1,7 @@
 """Interrupted uploads, damaged disks, lost objects, and readers of a run that is being trained."""
 
 import pytest
-from tests.checkpoint.remote.machines import Machine, remote_steps
+from tests.checkpoint.remote.machines import Machine, fetched_machine, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
@@ -35,12 +35,6 @@ def first(tmp_path, url):
     return machine
 
 
-def another(tmp_path, url, name="second"):
-    machine = Machine(tmp_path / name, url)
-    machine.fetch()
-    return machine
-
-
 def breaking(error, at):
     """Makes uploads raise `error` at the first object whose name `at` accepts."""
     put = Store.put
@@ -66,7 +60,7 @@ def test_the_store_is_usable_after_two_interrupted_uploads(first, tmp_path, url)
             first.mirror.commit()
         patch.undo()
     assert Store(url).get_bytes("history.csv") == b"history.csv 2\n"
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert (second.directory / "history.csv").read_text() == "history.csv 2\n"
     assert (second.directory / "config.yaml").read_text() == "seed: 1\n"
 
@@ -74,7 +68,7 @@ def test_the_store_is_usable_after_two_interrupted_uploads(first, tmp_path, url)
 @pytest.mark.parametrize("content", [b"twenty" * 1000, b"otherwise" * 1000], ids=["same", "other"])
 def test_an_incomplete_checkpoint_is_skipped_and_can_be_written_again(first, tmp_path, url, caplog, content):
     Store(url).delete(["checkpoints/20/state/d/array"])
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert second.steps() == [10]
     assert "checkpoints/20 is damaged: there is no" in caplog.text
     second.save(20, content)
@@ -82,7 +76,7 @@ def test_an_incomplete_checkpoint_is_skipped_and_can_be_written_again(first, tmp
         storage.remove_directory(second.directory / "checkpoints/20")
         (first.directory / "checkpoints/20").rename(second.directory / "checkpoints/20")
     second.mirror.commit()
-    third = another(tmp_path, url, "third")
+    third = fetched_machine(tmp_path, url, "third")
     assert third.steps() == [20]
     assert (third.directory / "checkpoints/20/state/d/array").read_bytes() == content
 
@@ -90,7 +84,7 @@ def test_an_incomplete_checkpoint_is_skipped_and_can_be_written_again(first, tmp
 def test_an_error_is_raised_if_every_checkpoint_is_incomplete(first, tmp_path, url):
     Store(url).delete(["checkpoints/20/meta", "checkpoints/10/state/d/array"])
     with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="are damaged", remedy="restore one"):
-        another(tmp_path, url)
+        fetched_machine(tmp_path, url)
 
 
 def test_a_local_manifest_that_is_damaged_does_not_remove_the_copy_in_the_store(first, tmp_path, url):
@@ -102,7 +96,7 @@ def test_a_local_manifest_that_is_damaged_does_not_remove_the_copy_in_the_store(
     first.mirror.commit()
     assert remote_steps(url) == [10, 20, 30]
     Store(url).delete([f"checkpoints/30/{manifest.NAME}"])
-    assert another(tmp_path, url).steps() == [20]
+    assert fetched_machine(tmp_path, url).steps() == [20]
 
 
 def test_a_reader_of_a_live_run_gets_a_consistent_state(first, url, monkeypatch):

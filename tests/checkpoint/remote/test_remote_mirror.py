@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.checkpoint.remote.machines import Machine, failing_at, remote_steps
+from tests.checkpoint.remote.machines import Machine, failing_at, fetched_machine, remote_steps
 
 from everstep import storage
 from everstep.checkpoint import manifest
@@ -34,18 +34,12 @@ def first(tmp_path, url):
     return machine
 
 
-def another(tmp_path, url, name="second"):
-    machine = Machine(tmp_path / name, url)
-    machine.fetch()
-    return machine
-
-
 def test_another_machine_continues_from_the_store(first, tmp_path, url):
     first.mirror.commit()
     first.save(20)
     first.save(15, folder="best")
     first.mirror.commit()
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert (second.steps(), second.steps("best")) == ([20], [15])
     for name in ("run.json", "config.yaml", "history.csv"):
         assert (second.directory / name).read_bytes() == (first.directory / name).read_bytes()
@@ -61,7 +55,7 @@ def test_an_interrupted_upload_is_ignored_and_removed(first, tmp_path, url):
     with failing_at(f"checkpoints/20/{manifest.NAME}"), pytest.raises(StoreError):
         first.mirror.commit()
     assert any(name.startswith("checkpoints/20/") for name in Store(url).listing())
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert second.steps() == [10]
     second.save(30)
     second.mirror.commit()
@@ -77,12 +71,12 @@ def test_a_damaged_checkpoint_is_skipped_and_the_one_before_it_used(first, tmp_p
     data = bytearray(store.get_bytes("checkpoints/20/state/d/array"))
     data[100] ^= 1
     store.put_bytes("checkpoints/20/state/d/array", bytes(data))
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert second.steps() == [10]
     assert "checkpoints/20 is damaged" in caplog.text
     second.save(20)
     second.mirror.commit()
-    assert another(tmp_path, url, "third").steps() == [20]
+    assert fetched_machine(tmp_path, url, "third").steps() == [20]
 
 
 @pytest.mark.stores("file")
@@ -90,10 +84,10 @@ def test_no_start_from_scratch_if_all_checkpoints_are_damaged(first, tmp_path, u
     first.mirror.commit()
     Store(url).put_bytes("checkpoints/10/meta", b"{}")
     with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="all checkpoints are damaged"):
-        another(tmp_path, url)
+        fetched_machine(tmp_path, url)
     Store(url).put_bytes("checkpoints/10/manifest.json", b"{")
     with raises_problem(TrainingError, key=f"{url}/checkpoints", reason="all checkpoints are damaged"):
-        another(tmp_path, url)
+        fetched_machine(tmp_path, url)
 
 
 @pytest.mark.stores("file")
@@ -101,9 +95,9 @@ def test_a_damaged_file_is_reported(first, tmp_path, url):
     first.mirror.commit()
     Store(url).put_bytes("history.csv", b"step,loss\n9,9\n")
     with raises_problem(TrainingError, reason="history.csv is not as it was uploaded", remedy="remove it"):
-        another(tmp_path, url)
+        fetched_machine(tmp_path, url)
     Store(url).delete(["history.csv"])
-    assert another(tmp_path, url, "third").steps() == [10]
+    assert fetched_machine(tmp_path, url, "third").steps() == [10]
 
 
 @pytest.mark.stores("s3")
@@ -123,7 +117,7 @@ def test_retention_reaches_the_store_once_it_has_the_kept_checkpoints(first, tmp
 def test_older_checkpoints_that_are_not_fetched_yet_are_kept(first, tmp_path, url):
     first.save(20)
     first.mirror.commit()
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     second.save(30)
     second.mirror.commit()
     assert remote_steps(url) == [10, 20, 30]
@@ -136,10 +130,10 @@ def test_a_checkpoint_is_replaced_atomically(first, tmp_path, url):
     first.save(10, b"new" * 1000)
     with failing_at("checkpoints/10/"), pytest.raises(StoreError):
         first.mirror.commit()
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert (second.directory / "checkpoints/10.replaced/state/d/array").read_bytes() == b"old" * 1000
     first.mirror.commit()
-    third = another(tmp_path, url, "third")
+    third = fetched_machine(tmp_path, url, "third")
     assert (third.directory / "checkpoints/10/state/d/array").read_bytes() == b"new" * 1000
     assert not any("replaced" in name for name in Store(url).listing())
 
@@ -148,13 +142,13 @@ def test_a_checkpoint_is_replaced_atomically(first, tmp_path, url):
 def test_a_local_copy_is_kept_until_another_machine_writes(first, tmp_path, url, caplog):
     first.mirror.commit()
     first.save(20)  # not uploaded: as if the network had failed before a restart
-    again = another(tmp_path, url, "first")
+    again = fetched_machine(tmp_path, url, "first")
     assert again.steps() == [10, 20]
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     second.begin(attempt=2)
     second.mirror.commit()
     caplog.clear()
-    back = another(tmp_path, url, "first")
+    back = fetched_machine(tmp_path, url, "first")
     assert back.steps() == [10]
     assert len(json.loads((back.directory / "run.json").read_text())["attempts"]) == 2
     assert "was written to elsewhere" in caplog.text
@@ -163,11 +157,11 @@ def test_a_local_copy_is_kept_until_another_machine_writes(first, tmp_path, url,
 
 @pytest.mark.stores("file")
 def test_an_emptied_store_starts_from_scratch_and_a_never_used_one_does_not(first, tmp_path, url, caplog):
-    assert another(tmp_path, url, "first").steps() == [10]  # nothing was ever uploaded, so nothing was removed
+    assert fetched_machine(tmp_path, url, "first").steps() == [10]  # nothing was ever uploaded, so nothing was removed
     first.mirror.commit()
     store = Store(url)
     store.delete(list(store.listing()))
-    back = another(tmp_path, url, "first")
+    back = fetched_machine(tmp_path, url, "first")
     assert not back.directory.exists()
     assert "was emptied" in caplog.text
 
@@ -177,7 +171,7 @@ def test_a_run_directory_that_a_user_has_copied_to_the_store(first, tmp_path, ur
     for path in first.directory.rglob("*"):
         if path.is_file():
             Store(url).put(path.relative_to(first.directory).as_posix(), path)
-    second = another(tmp_path, url)
+    second = fetched_machine(tmp_path, url)
     assert second.steps() == [10]
     second.save(20)
     second.mirror.commit()
@@ -239,13 +233,13 @@ def test_frozen_weights_are_in_the_store_before_the_checkpoints_that_need_them(f
     with failing_at(name), pytest.raises(StoreError):
         first.mirror.commit()
     assert remote_steps(url) == [10]
-    assert another(tmp_path, url).steps() == [10]
+    assert fetched_machine(tmp_path, url).steps() == [10]
     first.mirror.commit()
     saved(30)
     with failing_at(name):  # it is not uploaded again
         first.mirror.commit()
     assert remote_steps(url) == [10, 20, 30]
-    second = another(tmp_path, url, "third")
+    second = fetched_machine(tmp_path, url, "third")
     state, _ = OrbaxCheckpointer(second.directory / "checkpoints", run="run-1").restore()
     np.testing.assert_array_equal(state["model/a"], frozen["model/a"])
     assert (state["model/b"] == 30).all()

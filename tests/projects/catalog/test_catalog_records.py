@@ -31,7 +31,7 @@ def test_a_folder_of_files_is_one_table(project):
         ("{}", "a", "the feature 'x' has between 1 and 3 values"),
         ("{features: [idd]}", "a.load_args.features", "a record has no 'idd'"),
         ("{features: [id], shapes: {id: [2]}}", "a.load_args.shapes", r"'id' has \(1,\) values per record"),
-        ("{compression: LZ4}", "a.load_args.compression", "TFRecord files have one of"),
+        ("{compression: LZ4}", "a.compression", "TFRecord files have one of"),
         ("{compression: GZIP}", "a", ""),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_damaged_file(project):
         ({"a": np.array(3)}, "a.a", "must be an array of numbers or text"),
         ({"a": np.zeros(2, "datetime64[s]")}, "a.a", "must be an array of numbers or text"),
         ({"a": np.array([2**64 - 1], np.uint64)}, "a.a", "cannot hold"),
-        ({"a": np.arange(0)}, "a", "an empty record file could not be read"),
+        ({"a": np.arange(0)}, "a.shards", "an empty record file could not be read"),
     ],
 )
 def test_values_that_records_do_not_hold(project, value, key, reason):

@@ -99,7 +99,7 @@ def test_the_keys_that_an_evaluation_names_are_known_to_training(tmp_path, quiet
     write(tmp_path, SCALED, preprocessor={"scale": 1})
     run(tmp_path, allow_change=["code"])
     write(tmp_path, SCALED, preprocessor={"scale": 2}, epochs=2)
-    with raises_problem(key="task.project.preprocessor.scale"):
+    with raises_problem(key="preprocessor.scale"):
         run(tmp_path)
     run(tmp_path, allow_change=["preprocessor.scale", "code"])
 

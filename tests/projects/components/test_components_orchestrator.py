@@ -150,7 +150,7 @@ def test_another_value_is_refused_and_a_damaged_export_is_made_again(tmp_path, d
     folder = write_run(tmp_path)
     results = run(tmp_path, data)
     (folder / "exported" / "savedmodel" / "saved_model.pb").write_bytes(b"half")
-    with raises_problem(DamagedExport, reason="is damaged"):
+    with raises_problem(DamagedExport, key="run", reason="is damaged"):
         Orchestrator("a", tmp_path, data).evaluate()
     assert run(tmp_path, data) == results
     shutil.rmtree(folder / "exported")

@@ -1,5 +1,6 @@
 """A small project of flows: random numbers, one dense layer, a task that fails or is killed on request."""
 
+import sqlite3
 import textwrap
 from pathlib import Path
 
@@ -149,3 +150,9 @@ def write_numbers(path: Path, seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     x = np.random.default_rng(seed).normal(size=(128, 4)).astype("float32")
     np.savez(path, x=x, y=np.digitize(x[:, 0], [-0.4, 0.4]).astype("int32"))
+
+
+def mlflow_rows(project, query):
+    """Returns what the project's MLflow has stored."""
+    with sqlite3.connect(project / "mlflow.db") as database:
+        return database.execute(query).fetchall()

@@ -1,10 +1,10 @@
 """What a task logs with MLflow's own functions belongs to the flow's run, wherever and in whichever step it does."""
 
 import os
-import sqlite3
 
 import mlflow
 import pytest
+from flow_project import mlflow_rows
 
 from everstep.errors import TrainingError
 from everstep.flow import DataSet, FlowTask, create_task, run_flow
@@ -45,11 +45,6 @@ class Failing(Own):
         raise RuntimeError("no answer")
 
 
-def stored(project, query):
-    with sqlite3.connect(project / "mlflow.db") as database:
-        return database.execute(query).fetchall()
-
-
 RUNS = """
 select experiments.name, runs.status, metrics.key from runs join experiments using (experiment_id)
 left join metrics using (run_uuid) order by metrics.key
@@ -61,11 +56,11 @@ def test_an_own_run_logs_to_the_flows_run_from_another_folder(project, tmp_path,
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     done = run_flow(Own, (), project, verbose=False)
-    assert stored(project, RUNS) == [
+    assert mlflow_rows(project, RUNS) == [
         ("numbers_exp", "FINISHED", "answer"),
         ("numbers_exp", "FINISHED", "other"),
     ]
-    assert ("chosen", "by hand") in stored(project, "select key, value from params")
+    assert ("chosen", "by hand") in mlflow_rows(project, "select key, value from params")
     assert read(done.directory)["status"] == "finished"
     assert list(elsewhere.iterdir()) == []
     assert "MLFLOW_TRACKING_URI" not in os.environ
@@ -74,10 +69,10 @@ def test_an_own_run_logs_to_the_flows_run_from_another_folder(project, tmp_path,
 @pytest.mark.daily("torch")
 def test_runs_that_the_task_starts_are_nested_in_the_flows_run(project):
     run_flow(Around, (), project, verbose=False)
-    found = {(experiment, key) for experiment, _, key in stored(project, RUNS)}
+    found = {(experiment, key) for experiment, _, key in mlflow_rows(project, RUNS)}
     assert found == {("numbers_exp", key) for key in ("answer", "other", "inner", "named")}
-    assert stored(project, "select count(*) from tags where key = 'mlflow.parentRunId'") == [(2,)]
-    assert stored(project, "select count(*) from runs where status = 'FINISHED'") == [(3,)]
+    assert mlflow_rows(project, "select count(*) from tags where key = 'mlflow.parentRunId'") == [(2,)]
+    assert mlflow_rows(project, "select count(*) from runs where status = 'FINISHED'") == [(3,)]
     assert mlflow.start_run is mlflow.tracking.fluent.start_run
 
 
@@ -85,7 +80,7 @@ def test_runs_that_the_task_starts_are_nested_in_the_flows_run(project):
 def test_what_fails_has_what_was_logged(project):
     with pytest.raises(RuntimeError, match="no answer"):
         run_flow(Failing, (), project, verbose=False)
-    assert stored(project, RUNS) == [("numbers_exp", "FAILED", "answer")]
+    assert mlflow_rows(project, RUNS) == [("numbers_exp", "FAILED", "answer")]
 
 
 class FromTheBeginning(Own):
@@ -114,8 +109,8 @@ def test_steps_that_a_notebook_calls_log_to_the_run_too(project, tmp_path, monke
     monkeypatch.chdir(tmp_path / "elsewhere")
     task = create_task(FromTheBeginning, (), project, verbose=False)
     call(task)
-    assert stored(project, RUNS) == [("numbers_exp", "FINISHED", key) for key in ("answer", "fetched", "other")]
-    assert ("begun", "early") in stored(project, "select key, value from params")
+    assert mlflow_rows(project, RUNS) == [("numbers_exp", "FINISHED", key) for key in ("answer", "fetched", "other")]
+    assert ("begun", "early") in mlflow_rows(project, "select key, value from params")
     assert task.metrics == {"answer": 3.0}
     record = read(task.directory)
     assert (record["status"], record["flow"]["complete"]) == ("finished", True)
@@ -132,7 +127,7 @@ class Hasty(Own):
 def test_a_constructor_that_fails_ends_the_run(project):
     with pytest.raises(RuntimeError, match="no data yet"):
         create_task(Hasty, (), project, verbose=False)
-    assert stored(project, "select status from runs") == [("FAILED",)]
+    assert mlflow_rows(project, "select status from runs") == [("FAILED",)]
 
 
 class Twice(Own):
@@ -147,7 +142,7 @@ def test_a_parameter_that_the_task_logs_as_well_is_no_conflict(project):
     task = create_task("Numbers_B", (), project)
     task.__class__ = type("Numbers_B", (Twice,), {})
     task.run()
-    params = dict(stored(project, "select key, value from params"))
+    params = dict(mlflow_rows(project, "select key, value from params"))
     assert (params["epoch"], params["batch_size"]) == ("3", "16")
     assert not list(project.glob("runs/*/spool/*.refused.jsonl"))
 
@@ -178,12 +173,12 @@ def test_every_step_and_callbacks_log_to_the_run_of_the_default_one(project):
         ("    def on_epoch_begin", f"{BEGUN}    def on_epoch_begin"),
     )
     done = run_flow("Numbers_B", ["Numbers_B.epoch=1"], project, verbose=False)
-    assert stored(project, "select count(*) from runs") == [(1,)]
-    keys = {key for (key,) in stored(project, "select key from metrics")}
+    assert mlflow_rows(project, "select count(*) from runs") == [(1,)]
+    keys = {key for (key,) in mlflow_rows(project, "select key from metrics")}
     assert keys == {"begun", "loss", "accuracy", "test loss", "test acc"}
-    params = dict(stored(project, "select key, value from params"))
+    params = dict(mlflow_rows(project, "select key, value from params"))
     assert (params["step"], params["data"], params["model name"]) == ("fetch", "data/raw/numbers.npz", "linear")
-    assert ("built", "yes") in stored(project, "select key, value from tags")
+    assert ("built", "yes") in mlflow_rows(project, "select key, value from tags")
     assert read(done.directory)["status"] == "finished"
 
 
@@ -192,8 +187,8 @@ def test_a_callback_alone_logs_to_it_too(project):
     edited(project, ("    def on_epoch_begin", f"{BEGUN}    def on_epoch_begin"))
     task = create_task("Numbers_B", ["Numbers_B.epoch=1"], project, verbose=False)
     task.run()
-    assert stored(project, "select count(*) from runs") == [(1,)]
-    assert ("begun",) in stored(project, "select key from metrics")
+    assert mlflow_rows(project, "select count(*) from runs") == [(1,)]
+    assert ("begun",) in mlflow_rows(project, "select key from metrics")
     assert len(read(task.directory)["attempts"]) == 1
 
 

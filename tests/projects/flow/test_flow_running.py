@@ -2,12 +2,12 @@
 
 import json
 import os
-import sqlite3
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from flow_project import mlflow_rows
 
 from everstep import storage
 from everstep.errors import UsageError
@@ -26,12 +26,6 @@ SAME = ("Numbers_B.validation_split=0.25", "Numbers_B.seed=7")
 
 def run(project, name, *overrides, **settings):
     return run_flow(name, overrides, project, verbose=False, **settings)
-
-
-def stored(project, query):
-    """What the project's MLflow store has."""
-    with sqlite3.connect(project / "mlflow.db") as database:
-        return database.execute(query).fetchall()
 
 
 def record(done):
@@ -82,12 +76,12 @@ def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(
         run(project, "Numbers_B", *failing)
     (failed,) = (project / "runs").iterdir()
     assert json.loads((failed / "run.json").read_text())["status"] == "failed"
-    assert stored(project, "select status from runs") == [("FAILED",)]
+    assert mlflow_rows(project, "select status from runs") == [("FAILED",)]
     epochs = [("accuracy", 0), ("loss", 0), ("val_accuracy", 0), ("val_loss", 0)]
-    assert sorted(stored(project, "select key, step from metrics")) == epochs
+    assert sorted(mlflow_rows(project, "select key, step from metrics")) == epochs
     done = run(project, "Numbers_B", *failing)
     assert done.directory == failed
-    assert stored(project, "select status from runs") == [("FINISHED",)]
+    assert mlflow_rows(project, "select status from runs") == [("FINISHED",)]
     assert len(record(done)["attempts"]) == 2
     assert done.history == finished.history  # the same seed: the same numbers, in another project, after a failure
     assert done.metrics == finished.metrics

@@ -5,14 +5,13 @@ its record. A finished run that is called again does what a kill has left undone
 """
 
 import copy
-import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 
-from everstep.data import Stream, nest
+from everstep.data import LimitedStream, Stream, nest
 from everstep.errors import UsageError
 from everstep.evaluation import evaluate_samples
 from everstep.export import evaluated_weights, unchanged
@@ -107,9 +106,10 @@ class FinalReport:
 
     def _write_samples(self, folder: Path) -> None:
         """Evaluates with the exported weights; nothing is drawn, and nothing in the model changes."""
-        batches = itertools.islice(self._opened(), self._steps)
+        opened = self._opened()
+        batches = opened if self._steps is None else LimitedStream(opened, self._steps)
         with random_state.untouched(), unchanged(_states(self._model)), evaluated_weights(self._model.optimizer):
-            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT)
+            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT, classes=self._classes)
 
 
 def _states(model: keras.Model) -> list[keras.Variable]:
