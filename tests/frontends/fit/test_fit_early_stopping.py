@@ -1,4 +1,4 @@
-"""`EarlyStopping` in `fit`: the run says that it stopped, and when, and shows the numbers of the weights it ended with."""
+"""`EarlyStopping` in `fit`: the run says when it stopped, and shows the numbers of its last weights."""
 
 import keras
 import numpy as np
@@ -88,7 +88,7 @@ def test_training_further_forgets_the_stop(tmp_path, capsys):
     train(tmp_path / "run", epochs=3)
     train(tmp_path / "run", epochs=6)
     shown = capsys.readouterr().err
-    assert "resumed at step 12 (3 epochs done), attempt 2\n" in shown
+    assert "resumed at step 12, attempt 2 (3 epochs done)\n" in shown
     assert "plan: epochs 4 to 6 of 4 steps" in shown
     record = read(tmp_path / "run")
     assert record["stopped_early"]["epoch"] == 4
