@@ -20,9 +20,7 @@ def test_a_layer():
     }
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0.5", "two words", "Dense(units=3", "Dense(3)", "D(units=1… sha256:12", "f)("]
-)
+@pytest.mark.parametrize("text", ["", "0.5", "two words", "Dense(units=3", "Dense(3)", "D(units=1… sha256:12", "f)("])
 def test_other_texts(text):
     assert read_layer(text) is None or not read_layer(text).arguments
 
