@@ -397,9 +397,8 @@ class _Session:
             restored = restore_or_initialize(controller, initialize, self.run, self.say, step)
             if restored and self.trains:
                 self.schedule.require_reachable(controller.step, config.train_steps)
-                epochs = self.schedule.trained(controller.step)
-                where = f"step {controller.step}{f' ({epochs})' if epochs else ''}"
-                self.say(f"resumed at {where}, attempt {len(self.run.record['attempts']) + 1}")
+                attempt, epochs = len(self.run.record["attempts"]) + 1, self.schedule.trained(controller.step)
+                self.say(f"resumed at step {controller.step}, attempt {attempt}{f' ({epochs})' if epochs else ''}")
         if self.trains and (changed := self.run.changed_code()):
             self.say(f"the code has changed since the last attempt: {changed}")
         if self.verbose:
