@@ -99,7 +99,8 @@ def is_slow(path: Path) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as `full` what is tested daily on other backends; moves files that train or start processes to the front.
 
-    So no core waits for one of them at the end.
+    So no core waits for one of them at the end. With `-m gpu`, the longest are every second test at the beginning: each
+    core begins with two tests, and gets one of them.
     """
     everywhere = {"torch"} if importlib.util.find_spec("torch") is None else set()  # what it would run is run by others
     for item in items:
@@ -107,6 +108,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if daily is not None and not {config.getoption("--backend"), *everywhere} & set(daily.args):
             item.add_marker("full")
     items.sort(key=lambda item: not is_slow(item.path))
+    if config.getoption("markexpr") == "gpu":
+        long = [item for item in items if item.get_closest_marker("full") or item.get_closest_marker("slow")]
+        long.sort(key=lambda item: item.get_closest_marker("slow") is None)  # kills of whole runs
+        items[:] = [item for item in items if item not in long]
+        for place, item in enumerate(long):
+            items.insert(2 * place, item)
 
 
 _slow_events: list[str] = []

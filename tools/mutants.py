@@ -3,16 +3,18 @@
     python -m tools.mutants src/everstep/checkpoint/manifest.py --tests tests/checkpoint --minutes 15
 
 A comparison becomes its opposite, `and` becomes `or`, a number grows by one, a condition is negated, a statement is
-left out. The tests run with `-x`, in a copy of the repository: sources that you edit meanwhile are not touched. What
-survives is printed at once, with its line; not every survivor is a hole, some changes have no effect that one could
-test. The changes are tried in a random order, so that those before the time limit are a fair sample.
+left out. The tests run with `-x`, in a copy of the repository: sources that you edit meanwhile are not touched. Each of
+`--tests` runs only if those before it notice nothing. What survives is printed at once, with its line; not every
+survivor is a hole, some changes have no effect that one could test. The changes are tried in a random order, so that
+those before the time limit are a fair sample.
 """
 
 import argparse
 import ast
 import contextlib
 import copy
-import importlib
+import gc
+import importlib.util
 import itertools
 import os
 import random
@@ -62,10 +64,16 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
         changed = copy.copy(node)
         changed.test = ast.UnaryOp(ast.Not(), node.test)
         yield changed
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and _is_more_than_none(node.value):
         yield ast.Return(ast.Constant(None))
     elif _is_left_out(node):
         yield ast.Pass()
+
+
+def _is_more_than_none(value: ast.expr | None) -> bool:
+    """Whether it makes a difference to return None: it makes none for `return`, and hardly ever for `return False`."""
+    is_false = isinstance(value, ast.Constant) and (value.value is None or value.value is False)
+    return value is not None and not is_false
 
 
 def _is_left_out(node: ast.AST) -> bool:
@@ -99,16 +107,18 @@ def _first_line(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(copy.deepcopy(node))).splitlines()[0][:100]
 
 
-def fails(tests: list[str], seconds: float) -> bool:
-    """Runs the tests in a fork of this process, which has imported what they need; returns whether one fails."""
+def fails(tests: str, seconds: float) -> bool:
+    """Runs tests in a fork of this process, which has imported what they need; returns whether one fails."""
     pid = os.fork()
     if not pid:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading all of them takes longer than quick tests
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not full", *tests])) != 0)
+        options = ["-x", "-q", "-p", "pytest_timeout", "-p", "no:cacheprovider", "-m", "not full"]
+        os._exit(int(pytest.main([*options, tests])) != 0)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -120,21 +130,35 @@ def fails(tests: list[str], seconds: float) -> bool:
     return True
 
 
-def import_what_tests_need(tests: list[str]) -> None:
-    """Imports the large packages that the tests load: then a fork is ready at once."""
+def seconds_of(tests: str) -> float:
+    """Returns how long tests take while the module is unchanged."""
+    begin = time.monotonic()
+    if fails(tests, 600):
+        raise SystemExit(f"{tests} fails without any change")
+    return time.monotonic() - begin
+
+
+def import_what_tests_need(tests: list[str], module: Path) -> None:
+    """Imports what the tests load, and what does not need the changed module: then a fork is ready at once."""
     code = f"import pytest, sys; pytest.main(['-q', '--collect-only', *{tests}]); print('\\n', *sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    packages = ("everstep", "jax", "keras", "numpy", "orbax", "pyarrow", "pytest", "tensorboard", "torch")
+    changed = ".".join(module.with_suffix("").parts[1:]).removesuffix(".__init__")
+    sys.modules[changed] = None  # type: ignore[assignment]  # what needs it cannot be imported now
     for name in printed.splitlines()[-1].split():
-        if name.partition(".")[0] in ("jax", "keras", "numpy", "orbax", "pyarrow", "tensorboard", "torch"):
+        rewritten = name.startswith("everstep.testing")  # its asserts, by pytest
+        if name.partition(".")[0] in packages and not rewritten:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    del sys.modules[changed]
+    gc.freeze()  # a collection in a fork would look at all of that, and copy it
 
 
 def main() -> int:
     """Prints the changes that no test notices; returns 1 if there are some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", type=Path)
-    parser.add_argument("--tests", nargs="+", required=True, help="files or folders, those that notice most first")
+    parser.add_argument("--tests", nargs="+", required=True, help="files or folders, the quickest first")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--lines", type=int, nargs="+", help="only the changes of these lines")
     parser.add_argument("--seed", type=int, default=0, help="decides the order")
@@ -152,19 +176,17 @@ def main() -> int:
         os.chdir(folder)
         sys.path[:0] = [str(Path(folder, "src")), folder]
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
-        sys.dont_write_bytecode = True
+        compiled = Path(importlib.util.cache_from_source(str(module)))
         os.environ.setdefault("KERAS_BACKEND", "jax")
-        import_what_tests_need(given.tests)
-        begin = time.monotonic()
-        if fails(given.tests, 600):
-            raise SystemExit("the tests fail without any change")
-        seconds = 20 + 5 * (time.monotonic() - begin)
+        import_what_tests_need(given.tests, module)
+        limits = {tests: 20 + 5 * seconds_of(tests) for tests in given.tests}
         for line, what, text in found:
             if time.monotonic() > end:
                 break
             tried += 1
             Path(module).write_text(text, "utf-8")
-            if not fails(given.tests, seconds):
+            compiled.unlink(missing_ok=True)  # of the change before: a clock may not tell the two files apart
+            if not any(fails(tests, seconds) for tests, seconds in limits.items()):
                 survivors.append(line)
                 print(f"{module}:{line}  {what}", flush=True)
     print(f"{len(found)} changes, {tried} tried, {tried - len(survivors)} noticed, {len(survivors)} survived")

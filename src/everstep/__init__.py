@@ -38,8 +38,8 @@ experiment_config.py  `ExperimentConfig` and `Mode`: the sections of an experime
 argument_order.py     `run_experiment` in Model Garden's order of arguments
 fast_dev_run.py       `--fast-dev-run`: one batch of everything before a long run, with a save and a restore compared
                       bit for bit
-errors.py             errors as data: how a message is rendered, "did you mean"; which key was meant is found in
-                      config/
+errors.py             errors as data: the exit code of each kind (failed 1, bad input 2), how a message is rendered,
+                      "did you mean"; which key was meant is found in config/
 redaction/            secrets: which names and texts count as one, how they are masked in files and logs
 liveness.py           how another process or machine is known to be alive or dead; the lock of a run, gang/ and
                       launch/ ask

@@ -223,7 +223,7 @@ def renamed_keys(names: KeyNames) -> Iterator[None]:
             raise
         renamed = type(error)(problems)
         renamed.announced = error.announced
-        raise renamed from error
+        raise renamed.with_traceback(error.__traceback__) from error.__cause__  # the same error, in other words
     finally:
         _active_names.reset(token)
 

@@ -59,6 +59,23 @@ class MemoryCheckpointer(Checkpointer):
         pass
 
 
+class SlowCheckpointer(MemoryCheckpointer):
+    """Has written a checkpoint when it is waited for, or has failed with an error."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.unwritten, self.error = {}, error
+
+    def save(self, step, state, meta, metrics=None, replace=False):
+        self.unwritten[step] = state, meta
+
+    def wait(self):
+        if self.unwritten and self.error is not None:
+            raise self.error
+        self.saved.update(self.unwritten)
+        self.unwritten.clear()
+
+
 class TinyTask(Regression):
     """44 samples in 5 full batches an epoch; 13 to evaluate, the last one by itself."""
 

@@ -1,14 +1,20 @@
 """The outer loop, driven by a trainer that only counts."""
 
+import contextlib
+import functools
 import logging
 import math
+import random
 import threading
 import time
+from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from everstep.errors import TrainingError, UsageError
+from everstep.loop import random_state
 from everstep.loop.action_hook import Actions
 from everstep.loop.controller import Controller, LoopProgress, Phase
 from everstep.loop.hooks import Hook
@@ -88,6 +94,34 @@ def test_saves_at_the_first_loops_end_after_each_multiple(interval, saved):
     assert checkpointer.steps() == saved
 
 
+class Flushed(MemoryTracker):
+    """Counts the points that are safe from a kill."""
+
+    safe = 0
+
+    def flush(self):
+        self.safe = len(self.points)
+
+
+def test_what_was_logged_is_written_before_a_step_is_saved():
+    class Noting(MemoryCheckpointer):
+        def save(self, step, *rest):
+            super().save(step, *rest)
+            written.append((step, tracker.safe))
+
+    tracker, written = Flushed(), []
+    control(SavedCounter(), checkpointer=Noting(), checkpoint_interval=5, tracker=tracker).train(10)
+    assert written == [(5, 1), (10, 2)]
+
+
+def test_a_step_that_is_saved_is_not_saved_again():
+    trainer = SavedCounter()
+    controller = control(trainer, checkpointer=MemoryCheckpointer())
+    controller.train(5)
+    controller.save_checkpoint()
+    assert trainer.events == ["train 5", "save 5"]
+
+
 def test_no_save_at_completion_if_switched_off():
     checkpointer = MemoryCheckpointer()
     control(SavedCounter(), checkpointer=checkpointer).train(10, checkpoint_at_completion=False)
@@ -120,6 +154,83 @@ def test_order_log_act_evaluate_act_save():
     assert events == ["train 5", *acted]  # also before the last evaluation: if it fails, no training is lost
 
 
+class Recorded(Hook):
+    """Notes each event with its arguments, but no logs."""
+
+    def __init__(self):
+        self.events = []
+        for name in dir(Hook):
+            if name.startswith("on_"):
+                setattr(self, name, functools.partial(self.note, name))
+
+    def note(self, event, *arguments):
+        self.events.append((event, *(value for value in arguments if not isinstance(value, Mapping))))
+
+
+def test_the_events_of_a_run():
+    hook = Recorded()
+    controller = control(SavedCounter(), hooks=[hook], checkpointer=MemoryCheckpointer())
+    controller.restore_checkpoint()
+    controller.train_and_evaluate(10, 3)
+    begin = [("on_restore", None), ("on_train_begin",), ("on_ready",)]
+    windows = [("on_window_begin", 0), ("on_window_end", 5), ("on_window_begin", 5), ("on_window_end", 10)]
+    evaluation = [("on_save", 10), ("on_evaluation_begin", 10, 3), ("on_evaluation_end", 10), ("on_save", 10)]
+    assert hook.events == [*begin, *windows, ("on_last_step", 10), *evaluation, ("on_exit", None)]
+
+
+def test_the_events_of_a_run_that_has_nothing_left_to_do():
+    hook, checkpointer = Recorded(), MemoryCheckpointer()
+    control(SavedCounter(), checkpointer=checkpointer).train_and_evaluate(10)
+    again = control(SavedCounter(), hooks=[hook], checkpointer=checkpointer)
+    again.restore_checkpoint()
+    again.train_and_evaluate(10)
+    assert hook.events == [("on_restore", 10), ("on_train_begin",), ("on_ready",), ("on_exit", None)]
+
+
+def test_hooks_are_given_the_error_that_ends_a_run():
+    hook, trainer, error = Recorded(), SavedCounter(), RuntimeError("no step")
+
+    def failing(*arguments, **calls):
+        raise error
+
+    trainer.train = failing
+    with pytest.raises(RuntimeError, match="no step"):
+        control(trainer, hooks=[hook]).train(5)
+    assert hook.events[-1] == ("on_exit", error)
+
+
+def test_all_steps_of_an_attempt_count_for_its_speed():
+    controller, begin = control(SavedCounter()), time.perf_counter()
+    controller.train(12)
+    controller.train(17)
+    steps, seconds = controller.training_time
+    assert steps == 17
+    assert 0 < seconds < time.perf_counter() - begin + 1
+
+
+class Tried(SavedCounter):
+    """Changes its variables, and draws, while it evaluates; evaluates two batches at most."""
+
+    evaluated_batches = 2
+
+    def __init__(self):
+        super().__init__()
+        self.variables = {"seen": 0}
+        self.engine = SimpleNamespace(state=lambda: dict(self.variables), load=self.variables.update)
+
+    def evaluate(self, num_steps, **calls):
+        self.variables["seen"] += 1
+        random.random(), np.random.normal()
+        return super().evaluate(num_steps)
+
+
+def test_an_evaluation_that_is_only_tried_changes_nothing_and_says_how_many_batches_there_were():
+    trainer, generators = Tried(), random_state.get()
+    assert control(trainer).try_evaluation(3) == 2
+    assert trainer.events == ["evaluate 0"]
+    assert (trainer.variables, random_state.get()) == ({"seen": 0}, generators)
+
+
 class Device(SavedCounter):
     """Records when its logs are read; its weight is NaN from a step on."""
 
@@ -143,6 +254,46 @@ def events_of_training(trainer, **kwargs):
     return trainer.events[1:]
 
 
+def test_what_reads_or_changes_the_keras_objects_has_the_current_state_and_draws_alone():
+    class Noting(SavedCounter):
+        def push(self):
+            self.events.append("push")
+
+        def pull(self):
+            self.events.append("pull")
+
+        @contextlib.contextmanager
+        def prefetch_paused(self):
+            self.events.append("pause")
+            yield
+            self.events.append("read ahead")
+
+    trainer = Noting()
+    with control(trainer).synced():
+        trainer.events.append("change")
+    assert trainer.events == ["pause", "push", "change", "pull", "read ahead"]
+
+
+def test_a_device_is_given_its_state_back_while_it_still_computes():
+    """What acts at the end of a window reads the Keras objects: copying to them does not wait for the logs."""
+
+    class Pushed(Device):
+        def push(self):
+            self.events.append("push")
+
+    trainer = Pushed()
+    control(trainer, Actions([lambda logs: None]), recovery=Recovery(max_trials=0)).train(5)
+    assert trainer.events[:3] == ["train 5", "push", "waited for 5"]
+
+
+@pytest.mark.parametrize("trials", [0, -1], ids=["fails if it diverges", "goes on if it diverges"])
+def test_logs_are_read_before_an_evaluation_also_where_nothing_is_saved(trials):
+    trainer = Device()
+    control(trainer, recovery=Recovery(max_trials=trials)).train_and_evaluate(15, eval_interval=10)
+    window = ["train 5", "waited for 15", "evaluate 15"]
+    assert trainer.events == ["train 5", "train 5", "waited for 5", "waited for 10", "evaluate 10", *window]
+
+
 def test_no_wait_for_the_device_if_nothing_is_due():
     events = events_of_training(Device())
     assert events[:2] == ["train 2", "train 2"]
@@ -150,6 +301,13 @@ def test_no_wait_for_the_device_if_nothing_is_due():
     assert events[2:6] == saved
     closing = ["save 10", "save 10", "evaluate 10", "save 10"]  # the first one checks the state
     assert events[6:] == ["train 2", "train 2", "waited for 8", "waited for 10", *closing]
+
+
+def test_the_state_is_not_read_where_nothing_is_saved():
+    trainer = Device()
+    trainer.non_finite = lambda state=None: trainer.events.append("read the state") or []
+    control(trainer, Actions([lambda logs: None]), recovery=Recovery(max_trials=1)).train_and_evaluate(5)
+    assert trainer.events == ["train 5", "waited for 5", "evaluate 5"]
 
 
 def test_logs_and_state_are_checked_before_actions():
@@ -178,6 +336,11 @@ def test_the_state_is_checked_before_the_final_evaluation_of_a_stopped_run():
     with raises_problem(TrainingError, reason="weight is not finite after step 4"):
         controller.train_and_evaluate(10)
     assert "evaluate 4" not in trainer.events
+
+
+def test_an_evaluation_is_timed():
+    begin = time.perf_counter()
+    assert 0 <= control(SavedCounter()).evaluate()["eval_seconds"] < time.perf_counter() - begin + 1
 
 
 def test_actions_may_add_to_the_evaluations_logs():
@@ -241,6 +404,15 @@ def test_stop_finishes_the_step():
     assert controller.train_and_evaluate(50)["validation_loss"] == 10
     assert trainer.events == ["train 5", "train 5", "save 10", "evaluate 10", "save 10"]
     assert controller.stopped == "enough"
+
+
+def test_a_run_that_an_evaluation_stops_is_saved_though_no_save_is_due():
+    checkpointer = MemoryCheckpointer()
+    controller = control(
+        SavedCounter(), Actions(evaluation=[lambda logs: controller.stop("enough")]), checkpointer=checkpointer
+    )
+    controller.train_and_evaluate(50, eval_interval=10)
+    assert (checkpointer.steps(), controller.stopped) == ([10], "enough")
 
 
 def test_stopped_run_stays_stopped_until_its_target_moves():
@@ -313,8 +485,9 @@ def test_loops_as_a_function_of_the_step():
 
 def test_warning_for_a_trainer_that_counts_other_steps(caplog):
     with caplog.at_level(logging.WARNING):
-        control(SavedCounter(speed=2)).train(10)
-    assert "train(5) moved the step from 0 to 10" in caplog.text
+        control(SavedCounter(speed=2)).train(20)
+    moved = ["trainer.train(5) moved the step from 0 to 10", "trainer.train(5) moved the step from 10 to 20"]
+    assert caplog.messages == moved
 
 
 def test_logs_may_be_none():
@@ -337,6 +510,31 @@ def test_missing_part_is_named():
         Controller(trainer=SavedCounter()).evaluate()
 
 
+def test_a_controller_that_neither_trains_nor_evaluates_is_refused():
+    with pytest.raises(UsageError) as error:
+        Controller()
+    assert error.value.key == "Controller()"
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "arguments"),
+    [
+        ("evaluator", "train", [5]),
+        ("evaluator", "save_checkpoint", []),
+        ("trainer", "train_and_evaluate", [5]),
+        ("trainer", "evaluate", []),
+        ("trainer", "try_evaluation", [1]),
+        ("trainer", "evaluate_continuously", [-1, 0.1]),
+    ],
+)
+def test_a_missing_part_is_noticed_before_anything_is_done(part, method, arguments):
+    given = SavedCounter()
+    controller = Controller(**{part: given}, checkpointer=MemoryCheckpointer())
+    with pytest.raises(UsageError) as error:
+        getattr(controller, method)(*arguments)
+    assert (error.value.key, given.events) == (f"Controller.{method}", [])
+
+
 # -- evaluating what another process trains ----------------------------------------------------------------------------
 
 
@@ -356,7 +554,7 @@ def checkpointer_with(*steps):
 
 
 def test_continuous_evaluation_takes_the_newest_and_ends_at_train_steps():
-    events, logs = watch(checkpointer_with(5, 10, 15), until=15, timeout=300)
+    events, logs = watch(checkpointer_with(5, 10, 15), until=15)
     assert events == ["evaluate 15"]
     assert logs["validation_loss"] == 15
 
@@ -377,6 +575,48 @@ def test_continuous_evaluation_sees_each_new_checkpoint():
     thread.join()
     assert events == ["evaluate 5", "evaluate 10", "evaluate 15"]
     assert logs["validation_loss"] == 15
+
+
+def test_continuous_evaluation_has_written_an_evaluation_before_it_looks_for_the_next_checkpoint():
+    evaluator, tracker = SavedCounter(), Flushed()
+    controller = Controller(evaluator=evaluator, checkpointer=checkpointer_with(5), tracker=tracker)
+    controller.evaluate_continuously(timeout_fn=lambda: tracker.safe == len(tracker.points) == 1, timeout=0.1)
+    assert tracker.safe == 1
+
+
+def test_continuous_evaluation_looks_for_checkpoints_as_often_as_it_is_told():
+    class Looked(MemoryCheckpointer):
+        looks = 0
+
+        def latest(self):
+            self.looks += 1
+
+    checkpointer = Looked()
+    with raises_problem(TrainingError, reason="no checkpoint appeared"):
+        Controller(evaluator=SavedCounter(), checkpointer=checkpointer).evaluate_continuously(timeout=0.2, poll=0.1)
+    assert 1 <= checkpointer.looks <= 3
+
+
+def test_continuous_evaluation_goes_on_until_no_checkpoint_appears():
+    class Evaluated(SavedCounter):
+        def evaluate(self, num_steps, **calls):
+            checkpointer.save(10, {}, {"step": 10})
+            return super().evaluate(num_steps)
+
+    checkpointer, evaluator = checkpointer_with(5), Evaluated()
+    Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
+    assert evaluator.events == ["evaluate 5", "evaluate 10"]
+
+
+def test_continuous_evaluation_waits_where_all_checkpoints_are_removed():
+    class Removed(SavedCounter):
+        def evaluate(self, num_steps, **calls):
+            checkpointer.saved.clear()
+            return super().evaluate(num_steps)
+
+    checkpointer, evaluator = checkpointer_with(5), Removed()
+    Controller(evaluator=evaluator, checkpointer=checkpointer).evaluate_continuously(timeout=0.1, poll=0.01)
+    assert evaluator.events == ["evaluate 5"]
 
 
 class Removing(MemoryCheckpointer):

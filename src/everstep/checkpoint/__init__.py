@@ -4,9 +4,9 @@ checkpointer.py     the interface: save, wait, restore, newest step; what a run 
 complete.py         which checkpoints a run has and which folder is whole (the name and `manifest.json`), the newest;
                     a step that is being replaced
 digests.py          one digest of a whole state, to compare runs bit by bit; digests of files are in `manifest.py`
-orbax.py            writes in the background under a temporary name; verifies when it restores, sets a damaged
-                    checkpoint aside and takes the one before; removes what `retention.py` does not keep; refuses
-                    another run's
+orbax.py            writes in the background, one save at a time (the loop waits in `loop/saver.py`), under a temporary
+                    name; verifies when it restores, sets a damaged checkpoint aside and takes the one before; removes
+                    what `retention.py` does not keep; refuses another run's
 arrays.py           how the arrays and the JSON document of one checkpoint are written and read, the large ones by
                     Orbax, without compression; Orbax's log lines are dropped
 orbax_internals.py  what is used of Orbax's private modules
@@ -19,7 +19,8 @@ manifest.py         `manifest.json`: format version, run, step, metrics, a SHA-2
                     damaged; refuses a newer format
 retention.py        which checkpoints are kept and which deleted: newest, every so many steps or seconds, best; at
                     least 2. The defaults (`max_to_keep`, `keep_best`) are in `loop/config.py`
-base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used
+base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used;
+                    those of a task (`Task.base_weights`) are compared in `engine/state.py`
 partial_read.py     some arrays of a checkpoint that may not be trusted, for `init_checkpoint`; limits of size,
                     refuses archives that unpack to too much
 averaging.py        the average of several checkpoints: which arrays are averaged, refuses those of other models;

@@ -38,7 +38,8 @@ sharding_table.py  the table of `everstep config --sharding`
 options.py         options of several commands, their spelling, help and defaults; one command's own are in its file
 resolving.py       from a command line to a configuration: which backend, `--seed`, `--limit-train`, `--import`;
                    unknown experiments, unexpected arguments
-backends.py        choosing the backend, and loading Keras with it
+backends.py        loads Keras with the backend of a command; which one that is, is decided in
+                   `engine/backend.py`
 run_resolved.py    running a resolved experiment, for `train` and `eval`
 process.py         the command line in a new process, and SIGTERM of commands that do not train
 run_models.py      the model of a run, for `predict` and `export`: the exported one, else rebuilt by its experiment;

@@ -87,17 +87,19 @@ def _comparison(found: Any, written: dict[str, str]) -> str:
     rows: list[list[str]] = [["", *(member.name for member in found.members)]]
     for name, lines in found.sections.items():
         rows += [["", *empty], [_TITLES[name], *empty]] if name in _TITLES else []
-        rows += [[row.key, *_cells(row)] for row in lines] or [[_NO_ROWS.get(name, "nothing is known"), *empty]]
+        rows += [[row.key, *_cells(row, found.members)] for row in lines] or [
+            [_NO_ROWS.get(name, "nothing is known"), *empty]
+        ]
     return "\n".join([aligned(rows), *([""] if written else []), *written.values()])
 
 
-def _cells(row: Any) -> list[str]:
-    """Returns a row's values; `@STEP` after those of a certain step, a star after the best."""
+def _cells(row: Any, members: Any) -> list[str]:
+    """Returns a row's values; `@STEP` or `@epoch N` after those of a certain step, a star after the best."""
     cells = []
     for place, value in enumerate(row.values):
         text = "-" if value is None else number(value).replace("\n", " ")
         text = text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
         step = row.steps[place] if row.steps else None
-        known = value is not None
-        cells.append(f"{text}{f' @{step}' if known and step is not None else ''}{' *' if place in row.best else ''}")
+        at = "" if value is None or step is None else f" @{members[place].place(step)}"
+        cells.append(f"{text}{at}{' *' if place in row.best else ''}")
     return cells

@@ -71,7 +71,7 @@ def _refuse_needed(directories: Sequence[Path]) -> None:
 
 def _removal_row(run: Overview) -> list[str]:
     files, size = removal.contents(run.directory)
-    metrics = main_metrics((run.record or {}).get("metrics", {}))
+    metrics = main_metrics(run)
     return [str(run.directory), run.state, progress(run), str(files), _size(size), metrics]
 
 

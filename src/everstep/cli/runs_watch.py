@@ -23,6 +23,7 @@ from everstep.run import (
     overview,
     read,
     seconds,
+    stopped_early,
 )
 from everstep.tracking import (
     DisplayStatus,
@@ -103,6 +104,8 @@ class WatchedRun:
             step=run.step,
             total=run.train_steps,
             epoch=record.get("epoch"),
+            epochs=record.get("epochs"),
+            steps_per_epoch=record.get("steps_per_epoch"),
             phase="" if state == "running" else state,
             rate=rate,
             left=self._left,
@@ -125,9 +128,8 @@ class WatchedRun:
     def summary(self) -> str:
         """One line: where the run is, its state, progress, speed, and last metrics."""
         status, run = self.status, self.run
-        steps = f"{count(status.step)}/{count(status.total)}" if status.total else f"{count(status.step)} steps"
-        words = [name_of(run), run.state, steps]
-        words += [percent(status.step / status.total)] if status.total else []
+        words = [name_of(run), run.state, _progress(run, status)]
+        words += [percent(status.step / status.total)] if status.total and not stopped_early(run.record or {}) else []
         words += [rate_text(status.rate, "steps/s")] if status.rate is not None else []
         words += [f"{clock_time(status.left)} left"] if status.left is not None else []
         for kind in _KINDS:
@@ -167,6 +169,15 @@ class WatchedRun:
             metrics = LiveMetrics() if anew else self._metrics.copy()
             metrics.add_rows(rows, own)
         self._metrics = metrics  # whole: another thread draws it
+
+
+def _progress(run: Overview, status: DisplayStatus) -> str:
+    """Returns how far a run is, in epochs where it counts them: `epoch 14/25`."""
+    if text := stopped_early(run.record or {}):
+        return text
+    if status.steps_per_epoch and status.epochs:
+        return f"epoch {status.step / status.steps_per_epoch:.4g}/{status.epochs}"
+    return f"{count(status.step)}/{count(status.total)}" if status.total else f"{count(status.step)} steps"
 
 
 def _overall(run: Overview) -> float | None:
@@ -324,7 +335,7 @@ def _picture(watched: _Watched, width: int, height: int, plain: bool) -> list[Li
 
 def _title(one: WatchedRun, width: int) -> Line:
     record = one.run.record or {}
-    words = [str(record[key]) for key in ("experiment", "backend") if record.get(key)]
+    words = [str(value) for value in (record.get("name") or record.get("experiment"), record.get("backend")) if value]
     age = one.run.age
     seen = [f"seen {clock_time(age)} ago"] if age is not None else []
     beside = f"  {' · '.join([*words, *seen])}"

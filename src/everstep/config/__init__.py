@@ -13,8 +13,8 @@ files.py          config files: YAML, JSON and TOML by suffix; does not exist, n
                   each key for errors
 dialect.py        how plain text becomes a value, in files and overrides: `1e-3`, `null`, `off`, `010`, `inf`; how
                   YAML is written
-overrides.py      `a.b=1`, `+new=2`, `~old` on a command line: commas, brackets, quotes, a file's name; "expected
-                  key=value"
+overrides.py      `a.b=1`, `+new=2`, `~old` on a command line and in `--params-override`: commas, brackets,
+                  quotes, a file's name; "expected key=value"
 layers.py         values from one place, which know file and line; keys that are nearly a known one in an open section
 sources.py        all that one request names, in order: files, groups, overrides; `imports` and `experiment` in a
                   stored file; refuses redacted values

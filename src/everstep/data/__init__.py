@@ -17,7 +17,8 @@ array_file.py        an array that is larger than memory, in a file below EVERST
 iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here, resumed by reading again; an
                      iterator that can be read only once
 py_dataset.py        `keras.utils.PyDataset`: workers, `on_epoch_end`, order of batches, epochs that grow or get
-                     shorter
+                     shorter; without threads where its first batch draws from `np.random`, which `randomness.py`
+                     detects
 map_dataset.py       datasets with `__len__` and `__getitem__` (PyTorch, Hugging Face): order, stacking; samples of
                      other shapes, None
 parquet.py           `ParquetSource`: columns of numbers in Parquet files, shuffled by row groups; files are opened by
@@ -36,7 +37,7 @@ tf_data.py           a user's `tf.data.Dataset`: batched or not, repeated or not
 tfds.py              TensorFlow Datasets: only what is prepared on this machine, nothing is downloaded; splits,
                      features that are not decoded
 input_reader.py      `InputReader` (TF Model Garden): decode, parse, filter, batch; shuffle buffer, cache, prefetch,
-                     the position; batches that replicas cannot share
+                     the position; a user's `combine_fn` joins several sources; batches that replicas cannot share
 files.py             paths, globs, lists and URLs: "no file matches", sorted by name, empty files; `.gz`, `.xz`,
                      `.bz2` are unpacked by suffix, for readers that ask for it (TFRecord does not)
 formats/             one reader for each format of files: images, `.npy`, CSV, Parquet, TFRecord
@@ -48,7 +49,7 @@ sparse.py            sparse and ragged tensors: which kinds are taken, which are
 labels.py            class labels that are out of range, floats or complex: refused before the first step
 names.py             the names of classes and samples, by the attributes that Keras, torchvision and Hugging Face use
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
-                     PyDataset draws from `random` and `np.random`
+                     PyDataset draws from `random` and `np.random` is seeded, and detected
 random_states.py     the states of Python's and NumPy's global generators, as bytes
 arguments.py         numbers and paths that users pass: "must be a whole number", NumPy's integers
 advice.py            what to change at each kind of source that is too slow; when it is said: `tracking/data_wait.py`

@@ -30,10 +30,9 @@ def evaluate_samples(
     most: int | None = None,
     progress: Callable[[int], None] | None = None,
     classes: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
 ) -> Evaluation:
     """Writes a row for each sample: of classifiers and regressions the errors, of language models the texts, too.
-
-    Samples have the names that the stream knows, such as those of their files (`Stream.sample_ids`), else numbers.
 
     Args:
       task: The task.
@@ -45,6 +44,8 @@ def evaluate_samples(
       progress: Called after each batch with the number of samples so far.
       classes: The names of the classes, such as those in the run's record; None for those that the stream knows. They
         are not used where the model has another number of outputs.
+      ids: The names of the samples, in order, such as their files; None for those that the stream knows
+        (`Stream.sample_ids`), else their numbers.
 
     Raises:
       UsageError: The outputs are neither classes, numbers nor text.
@@ -52,11 +53,12 @@ def evaluate_samples(
     if getattr(task, "generates", False):
         samples = _written(task, model, batches, most)
         return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress)
-    found = _predicted(task, model, batches, most)
+    ids = batches.sample_ids() if ids is None and isinstance(batches, Stream) else ids
+    found = _predicted(task, model, batches, most, ids)
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
-    metrics = _metrics_for(task, arrays.host(first.y_true), arrays.host(first.y_pred))
+    metrics = _metrics_for(arrays.host(first.y_true), arrays.host(first.y_pred))
     names = list(class_names(batches) if classes is None else classes)
     is_named = kind_of(first.y_true, first.y_pred) == "classification" and len(names) == _class_count(first.y_pred)
     return Evaluator(metrics, classes=names if is_named else None).run(
@@ -92,9 +94,10 @@ def _class_count(y_pred: np.ndarray) -> int:
     return max(2, y_pred.reshape(len(y_pred), -1).shape[1])
 
 
-def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
-    """Yields labels and outputs, with the names of the samples if the data has any."""
-    ids = batches.sample_ids() if isinstance(batches, Stream) else None
+def _predicted(
+    task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None, ids: Sequence[str] | None
+) -> Iterator[SampleBatch]:
+    """Yields labels and outputs, with the names of the samples if they have any."""
     count = 0
     for batch in batches:
         features, labels, _ = task.unpack(batch)
@@ -113,7 +116,7 @@ def _joined(first: SampleBatch, rest: Iterable[SampleBatch]) -> Iterator[SampleB
     yield from rest
 
 
-def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
+def _metrics_for(y_true: Any, y_pred: Any) -> list[SampleMetric]:
     """Returns the metrics that fit what a model predicts."""
     kind = kind_of(y_true, y_pred)
     if kind == "classification":
@@ -123,7 +126,7 @@ def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
         return [AbsoluteError(), SquaredError()]
     shapes = {name: _shape(values) for name, values in (("labels", y_true), ("outputs", y_pred))}
     raise UsageError(
-        f"{type(task).__name__} predicts neither classes, numbers nor text",
+        "the model predicts neither classes, numbers nor text",
         key="--samples",
         received=shapes,
         remedy="evaluate it from Python, with metrics of its own: everstep.evaluation.Evaluator",

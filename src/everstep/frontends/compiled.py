@@ -48,7 +48,7 @@ from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
 from everstep.frontends.verbose import Verbose, log_output, verbosity
 from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig
-from everstep.run import Run, allowed_in_python, as_python_interrupts
+from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts, shorten_uncaught_errors
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
 from everstep.tracking import plain
@@ -105,6 +105,7 @@ class RunPlan:
       has_command: Whether there is a command with `--allow-change`, which a refused change then mentions.
       epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
+      labels: Its name where it is a run of no experiment, and its tags and notes.
       record: Further entries of `run.json`; see `EntryPoint`.
       code_root: Where the code is that the run depends on; by default the working directory.
       shows_layers: Whether the table of the model's layers is printed, or one line about the model.
@@ -129,6 +130,7 @@ class RunPlan:
     has_command: bool = True
     epochs_origin: str = ""
     experiment: str = ""
+    labels: Labels = Labels()
     record: Mapping[str, Any] | None = None
     code_root: str | Path | None = None
     shows_layers: bool = True
@@ -179,6 +181,7 @@ def train_compiled(
       UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed. Like any error it has `history`, the epochs so far.
     """
+    shorten_uncaught_errors()
     names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
     schedule = EpochSchedule(
         epochs,
@@ -242,6 +245,7 @@ def train_compiled(
                     code_root=run.code_root,
                     schedule=schedule,
                     shows_layers=run.shows_layers,
+                    labels=run.labels,
                     at_end=run.at_end,
                 ),
             )

@@ -14,7 +14,8 @@ roll_call.py    the processes meet: EVERSTEP_JOIN_SECONDS (300); who is missing 
 one.py          `Gang`: what they can say to each other, for a single process
 service.py      `ServiceGang`: the same for several, through JAX's coordination service; heartbeats every 2 s, lost
                 after 40 s; "the processes do not do the same"
-agreements.py   functions over it: a barrier, whether any process says so, whether all have the same
+agreements.py   functions over it: a barrier, whether any process says so, whether all have the same; at which step
+                all stop: `engine/call_agreement.py`
 
 Bad input ends all processes with exit code 2, and the first one prints the reason: its own, or that of another process,
 which tells it in the roll call (`refuse_together`), or afterwards through the service (`failing_together`).

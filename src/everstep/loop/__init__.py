@@ -5,7 +5,7 @@ as a `Hook`.
 
 controller.py           `Controller`: trains, logs (`summary_interval`), evaluates, saves and acts, in which order;
                         saves when a stop is requested; rolls back; `continuous_eval`. What is due when is in
-                        `schedule.py`
+                        `schedule.py`; `continuous_eval` waits for checkpoints (3600 s: `config.py`)
 inner_loop.py           `InnerLoop`: what it asks of the object that runs the steps
 trainer.py              `Trainer`: runs the steps of a window, returns their logs; evaluates `validation_steps`
                         batches or all; "the training data ended", data that never ends
@@ -20,8 +20,9 @@ schedule.py             at which step a window ends, an evaluation and a save ar
 hooks.py                `Hook`: takes part in training, event by event; a learning rate that changed between attempts
 action_hook.py          actions, as a hook
 stop_at.py              `trainer.stop_at`, `StopAt`: interrupts a run at a time of day
-saver.py                what a checkpoint of a run contains; what a failed save does (`save_failure`), saves by time
-                        (`checkpoint_seconds`), a state that is not finite is not saved
+saver.py                what a checkpoint of a run contains; waits for the save before it, copies the state; what a
+                        failed save does (`save_failure`), saves by time (`checkpoint_seconds`), a state that is not
+                        finite is not saved
 recovery.py             loss NaN or above `loss_upper_bound`: roll back, skip batches (`recovery_max_trials`), fail,
                         or go on with a warning; float16 steps that change nothing
 untouched.py            warns of weights and metrics that no step changes

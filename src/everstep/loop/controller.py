@@ -91,7 +91,7 @@ class _LoopOptions:
       schedule: Where windows end, and what is due there.
       evaluates: Whether to evaluate where the schedule requests it.
       eval_steps: Batches of an evaluation, -1 for all.
-      save_at_end: Whether to save when training is done.
+      save_at_end: Whether to save when training is done; where it is evaluated, it always is.
     """
 
     schedule: Schedule
@@ -265,7 +265,6 @@ class Controller:
                 logs = self._train_window(options)
                 self._raise_if_stop_requested()
                 self._finish_window(options, logs)
-            self._pending.read_all()
             self.saver.require_saved(self.step)
         except SystemExit:
             self._save_before_exit()
@@ -328,8 +327,22 @@ class Controller:
     def _finish_counting_between_epochs(self, options: _LoopOptions) -> None:
         """Between two epochs, tells the schedule if the first pass, which counts the batches, has just ended."""
         between_epochs = options.schedule.counts_batches and options.schedule.is_window_end(self.step)
+        was_ending = self.is_ending
         if self.step and between_epochs and not self.stopped and self.trainer.finish_counting():
             self._use_counted_batches(options)
+        if self.is_ending and not was_ending:
+            self._finish_last_step(options)
+
+    def _finish_last_step(self, options: _LoopOptions) -> None:
+        """Does what is due at the end of training, after a window that was finished as one before it."""
+        self._pending.read_all()
+        if self.recovery.has_diverged:
+            return
+        self._notify("on_last_step", self.step)
+        if self._evaluation_due(options) and not self._is_evaluated:
+            self.evaluate(options.eval_steps)
+        if self._save_due(options) and self.saver.step != self.step:
+            self.save_checkpoint()
 
     def _train_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Trains up to the end of the window; returns its logs without waiting for the device."""
@@ -387,10 +400,10 @@ class Controller:
         if ending:
             self._notify("on_last_step", self.step)
         if evaluating:
-            if ending and options.save_at_end:
+            if ending:
                 self._save(Phase.ACTED)  # the evaluation is user code: if it fails, the training is not lost
             self.evaluate(options.eval_steps)
-            saving = saving or (options.save_at_end and bool(self.stopped))  # an action may just have stopped training
+            saving = saving or bool(self.stopped)  # an action may just have stopped training
         # Save last: everything that belongs to a saved step is done, and is not repeated after a resume.
         if saving:
             self.save_checkpoint()  # with phase FINISHED: only this save is left
@@ -646,7 +659,7 @@ class Controller:
 
     def _retrain_step_by_step(self, until: int) -> None:
         """Has the steps up to `until` trained one by one, each checked."""
-        if self.trainer is not None and self.step < until:
+        if self.step < until:
             self._skipper = BadBatchSkipper(self.recovery, until)
 
     # -- helpers ---------------------------------------------------------------------------------------------------

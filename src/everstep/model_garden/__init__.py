@@ -6,7 +6,8 @@ controller.py      `Controller`, also with orbit's arguments: which are taken, r
 plain_trainers.py  objects that only have `train` and `evaluate`: what of them is saved, who counts steps
 standard.py        `StandardTrainer` and `StandardEvaluator`: their options and order of calls
 gin/               gin bindings
-absl_flags.py      their flags on `everstep …`: respelled, ignored or declined
+absl_flags.py      their flags on `everstep …`: names respelled, ignored or declined; what `--params_override` holds is
+                   read by `config/overrides.py`
 absl_program.py    users' own programs: the flags, and which value wins
 """
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.report.run_data import RunData, differences, incomparable, read_runs
+from everstep.report.config_differences import differences, incomparable
+from everstep.report.run_data import RunData, read_runs
 from everstep.report.sample_comparison import compare
 
 SCRIPTS = (

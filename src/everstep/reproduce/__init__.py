@@ -3,8 +3,8 @@
 reproducing.py  `reproduce`: how often it repeats a run, which code, which step; what is refused; the verdict
 repetition.py   the command that repeats a run, its code checked out again, its environment; "cannot be repeated"
 evidence.py     what a run has left on disk: record, configuration, numbers (without times), weights
-comparison.py   the first difference of two runs, and what explains it: seed, configuration, data, code, packages,
-                hardware, in this order
+comparison.py   the first difference of two runs, bit for bit, without a tolerance, and what explains it: seed,
+                configuration, data, code, packages, hardware, in this order
 """
 
 from typing import TYPE_CHECKING

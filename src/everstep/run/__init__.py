@@ -2,11 +2,13 @@
 
 record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; refuses a folder with
                          files that a run would overwrite
+labels.py                name, tags and notes of a run; what a resumed run keeps of them
 configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
 checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
                          `checkpoint/retention.py`
-attempt.py               one attempt: locks the directory, stops on request, records progress and end; whether data
-                         and libraries are the checkpoint's is compared in `resume_checks.py`
+attempt.py               one attempt: locks the directory, stops on request, of several processes all (the step:
+                         `engine/call_agreement.py`), records progress and end; whether data and libraries are the
+                         checkpoint's is compared in `resume_checks.py`
 attempt_hooks.py         the hooks of every attempt that trains, and their order
 lock.py                  one process per directory: "is being trained by", file systems without locks; its heartbeat.
                          Other machines and processes: `liveness.py`
@@ -16,15 +18,19 @@ preemption.py            `preemption_notice`: polls Google's or Amazon's metadat
 processes.py             several processes meet in the directory, and must have the same configuration, code, packages
                          and data
 resume_checks.py         refuses what a resumed run may not change: keys that no config class lists in `_may_change`,
-                         other data; `--allow-change`; warns of other versions
+                         other data; `--allow-change`; warns of other versions (of which packages: `environments.py`)
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
+printing.py              how a line is printed on the screen, before Keras is loaded, too
+closing.py               the last lines of a run: best value, exported model, report, how to load it
+refusals.py              all that keeps a run from being resumed, in one message
+ending.py                how training ended: stopped early or not, which step's weights the run has
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
                          and histograms are logged when
-environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), packages, machine, GPU,
-                         environment variables; fingerprints of data files
+environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), all packages and the numerical
+                         ones that a resume compares, machine, GPU, environment variables; fingerprints of data files
 cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup
 kept_work.py             goodput: the share of computed steps that was kept, seconds that restarts cost
 profiling.py             `trainer.profile`: which steps are traced (`auto`: 20)
@@ -34,11 +40,14 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs
-exit_codes.py            how a training program ends: exit code (0, 1, 2, 128 + signal) and message; `--traceback`
+exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
+                         `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
+uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
 from typing import TYPE_CHECKING
@@ -67,11 +76,13 @@ if TYPE_CHECKING:
         selected_steps,
     )
     from everstep.run.checkpoints import opened_checkpoints
+    from everstep.run.closing import best_step, best_value, closing_rows, exported_files
     from everstep.run.configuration import (
         changes_since_newest,
         config_text,
         trained_config,
     )
+    from everstep.run.ending import record_ending
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
@@ -91,10 +102,17 @@ if TYPE_CHECKING:
         without_option,
     )
     from everstep.run.exporting import export_trained
+    from everstep.run.final_weights import (
+        EXPORTED_STEP,
+        FinalWeights,
+        read_final_weights,
+        stopped_early,
+    )
     from everstep.run.kept_work import (
         goodput,
         seconds,
     )
+    from everstep.run.labels import Labels, tag_words
     from everstep.run.layout_registry import (
         RunLayout,
         export_config,
@@ -132,6 +150,7 @@ if TYPE_CHECKING:
         announced,
         submitted,
     )
+    from everstep.run.printing import print_line
     from everstep.run.processes import log_file
     from everstep.run.pruning import (
         PruningListener,
@@ -147,6 +166,7 @@ if TYPE_CHECKING:
         read,
         refuse_foreign,
     )
+    from everstep.run.refusals import all_refusals
     from everstep.run.restoring import restore_or_initialize
     from everstep.run.resume_checks import (
         FILES,
@@ -167,5 +187,6 @@ if TYPE_CHECKING:
         create_tracker,
         require_trackers,
     )
+    from everstep.run.uncaught import shorten_uncaught_errors
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,27 +1,18 @@
-"""What a run says on the screen beside its logs: changes, the model, its data, the plan, and why it was stopped."""
+"""What a run says on the screen beside its logs: changes, the model, its data, the plan, why it stopped, its end."""
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from everstep import redaction
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
+from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
-from everstep.tracking import wrapped
 
 Say = Callable[[str], None]
 """Called with each line."""
-
-
-def print_line(line: str) -> None:
-    """Prints a line, or a text of several, to standard error, without secrets."""
-    with contextlib.suppress(OSError, ValueError):  # a closed standard error does not stop training
-        text = redaction.text(line)
-        print(text if "\n" in text else wrapped(text.split(" "), " ", sys.stderr), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -40,6 +31,12 @@ def interruption_announced(say: Say | None, keeps: bool) -> Iterator[None]:
             say(f"everstep: {error.text}")
             error.announced = True
         raise
+
+
+def announce_end(rows: Iterable[tuple[str, str]]) -> None:
+    """Prints the last lines of a run, see `closing.py`."""
+    for label, text in rows:
+        print_line(f"{label:<8}  {text}")
 
 
 def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> None:
@@ -108,7 +105,9 @@ def announce_plan(
     elif step >= end:
         say(f"nothing left to train: the run {schedule.reached(step, end)}")
     elif controller.stopped and controller.progress.target >= end:
-        reason = f"the run was stopped at step {step}: {controller.stopped}"
+        epoch = schedule.epoch_number(step)
+        where = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+        reason = f"the run was stopped early at {where}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         say(f"plan: {schedule.plan(step, end, config, evaluations)}")

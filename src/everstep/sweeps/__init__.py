@@ -3,10 +3,11 @@
 sweeping.py    `sweep`: its arguments and defaults (20 trials), directory, how many failures end it; continuing the
                best
 definition.py  `sweep.json`: samplers, pruners, modes; which changes of a sweep are refused
-space.py       which values may be tried: `key=1,2`, `range(…)`, ranges, conditions, constraints, grids
+space.py       which values may be tried: `key=1,2`, `range(…)`, ranges (log, step) and how each is
+               drawn, conditions, constraints, grids
 target.py      what is swept and how a trial is started; the metric where none is named; values that an experiment
                refuses
-study.py       which values come next, which trial a worker takes, the pruner's rule (`create_pruner`,
+study.py       which sampler draws the next values, which trial a worker takes, the pruner's rule (`create_pruner`,
                `should_prune`), the best (Optuna); storage
 worker.py      runs one trial after the other: follows its metrics, stops one that is to be pruned, restarts a killed
                one (3 without progress), stores its result
@@ -16,7 +17,7 @@ function.py    a swept function, and one trial of it: what it may return
 live.py        the numbers of a trial: names of metrics (`val_loss` is `validation_loss`), the best or the last
 listing.py     sweeps below a directory
 page.py        the page and `trials.json`; how important each key is
-parent_run.py  a sweep on MLflow
+parent_run.py  a sweep on MLflow: one parent run, with the runs of its trials below it
 commands/      `everstep sweep`
 
 sweeps/NAME/

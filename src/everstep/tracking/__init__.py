@@ -5,9 +5,10 @@ config.py           `trainer.tracking`: which sinks a run writes to, samples, no
 plugins.py          trackers of other packages (`others`); one that fails is left out
 console.py          a line per log, its form; when there is a live display
 history.py          `history.csv`: its columns, each logged step once, rows beyond the restored step are cut
-jsonl.py            `metrics.jsonl`: each point once
+jsonl.py            `metrics.jsonl`: each point once; lines beyond the step that a run resumes from are cut
 tensorboard.py      TensorBoard: folders, names, how often it is written
-mlflow.py           MLflow: which server or database, credentials, names and lengths that it rejects, which run an
+mlflow.py           MLflow: which server or database, credentials, names that it rejects, long values (cut at
+                    6000 characters), which run an
                     attempt continues; what a run is called there: `run/trackers.py`, of components and flows
                     themselves
 mlflow_active.py    `mlflow.log_metric` and autologging in a user's code: to which run they log
@@ -15,7 +16,7 @@ wandb.py            Weights & Biases: project, mode, the id of a run, kept by ev
 wandb_process.py    the program of the process that calls W&B's package
 spooled_tracker.py  what MLflow and W&B share: one run over all attempts, status, how long the end may wait
 spool.py            records on disk for a server that may be down; leaves out points that an earlier attempt has
-                    recorded
+                    recorded; nested settings as dotted names
 delivery.py         sends what the spool has, in a thread: retries, pauses (1 s, up to 60 s), how far it is
 syncing.py          `everstep runs sync`: what could not be sent
 samples.py          samples of evaluations, as files in `samples/`; histograms with 32 bins
@@ -24,7 +25,7 @@ metric_names.py     from a metric's name: higher or lower is better, training or
 metric_history.py   metrics as they come in, for a display: best, trend, steps per second
 data_wait.py        warns, once, when a run has waited for data for more than a fifth of the time
 system_metrics.py   CPU, memory, disk and GPU figures (`system_seconds`)
-sweep_tags.py       the sweep that a run is a trial of
+sweep_tags.py       the sweep that a run is a trial of, as tags; nested runs on MLflow: `sweeps/parent_run.py`
 live_display.py     a few lines that show a run: which metrics, progress, time left
 live_screen.py      keeps them at the bottom of a terminal: how often they are drawn
 styled_lines.py     styled text, by rich; NO_COLOR, ASCII
@@ -69,7 +70,9 @@ if TYPE_CHECKING:
         SIDE_FIGURES,
         bare,
         direction,
+        find_logged,
         of_validation,
+        spellings,
     )
     from everstep.tracking.mlflow import (
         MlflowNames,
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
     from everstep.tracking.plugins import (
         TrackedRun,
         find_trackers,
+        installed_trackers,
         make_trackers,
     )
     from everstep.tracking.samples import SampleFiles

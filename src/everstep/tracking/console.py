@@ -30,6 +30,8 @@ class Facts:
 
     Attributes:
       epoch: Epochs done, with the fraction of the current one.
+      epochs: Epochs in all; None where the run does not count them.
+      steps_per_epoch: Steps of every epoch; None where they differ, or the run does not count epochs.
       phase: What the run does, if it is not training.
       saves: Whether anything is saved at all.
       checkpoint: The step of the newest checkpoint, and its age in seconds.
@@ -38,6 +40,8 @@ class Facts:
     """
 
     epoch: float | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
     phase: str = ""
     saves: bool = True
     checkpoint: tuple[int, float | None] | None = None

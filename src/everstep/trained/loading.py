@@ -13,7 +13,7 @@ from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.config import load_file
 from everstep.data.formats import read_parquet
 from everstep.errors import UsageError, renamed_keys
-from everstep.run import Record, choose, loop_directory
+from everstep.run import Record, choose, loop_directory, read_final_weights
 from everstep.tracking import SIDE_FIGURES, bare, of_validation, read_history
 from everstep.trained.finding import Found, find, local_run
 from everstep.trained.models import load_keras, load_run_checkpoint
@@ -195,8 +195,9 @@ def _best(found: Found, directory: Path, record: Record) -> str:
         return choose(directory, "best").name
     except UsageError as error:
         unknown = error
-    final = (record.get("final_weights") or {}).get("step", record["step"])
-    if found.model is not None and final != record["step"]:
+    restored = read_final_weights(record, directory)
+    final = record["step"] if restored is None else restored.step
+    if found.model is not None and restored is not None:
         return EXPORTED  # training has restored its best ones
     points = [(value, step) for step, value in _logged(directory).get("val_loss", []) if not math.isnan(value)]
     if not points:

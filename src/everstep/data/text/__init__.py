@@ -9,9 +9,10 @@ tokenizers.py   bytes, a `tokenizer.json`, a KerasHub tokenizer; start, end and 
 documents.py    from rows to documents: prompt and completion, start and end tokens, which tokens count in the loss
 chat.py         chat templates: the default one, Jinja, which pieces the assistant writes
 token_store.py  the cache of tokenized documents: where, when it is used again, when it is damaged
-packing.py      `packing`: which documents share a row, in each epoch
+packing.py      `packing`: which documents share a row, in each epoch; texts are cut in `stream.py`
 plans.py        which pieces of documents each batch has: packed rows, or rows of similar length (`buckets`)
-stream.py       batches of tokens: padding, masks, labels; long texts split, cut or refused, empty ones skipped
+stream.py       batches of tokens: padding, masks, labels, `segment_ids` that keep documents of a row apart; long texts
+                split, cut or refused, empty ones skipped
 streaming.py    `streaming`: Hugging Face datasets that are read as they come: shuffle buffer, rows of several
                 documents, position
 """

@@ -45,14 +45,21 @@ from everstep.frontends import (
     log_output,
     train_compiled,
     validated_epochs,
+    verbosity,
 )
-from everstep.frontends.fit.labels import ClassNames
+from everstep.frontends.fit.best_epoch import best_epoch
+from everstep.frontends.fit.class_names import ClassNames
+from everstep.frontends.fit.final_report import FinalReport
+from everstep.frontends.fit.labelling import labels_of
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.fit.tracking import tracking_config
+from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import announcements, stored_seed
+from everstep.run import announcements, closing_rows, exported_files, shorten_uncaught_errors, stored_seed
 from everstep.task import needs_labels, require_compiled
+from everstep.tracking import TrackingConfig
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +86,7 @@ NAMES: KeyNames = {
     "task.loss_weights": "loss_weights",
     "task.loss": "loss",
     "task.model": "model",
+    "trainer.tracking": "tracking",
     "trainer.validation_steps": "validation_steps",
     "runtime.seed": "seed",
     "runtime.deterministic": "deterministic",
@@ -120,6 +128,11 @@ def fit(
     watch: str = "",
     export: str | Sequence[str] = "keras",
     deterministic: bool | None = None,
+    tracking: str | Sequence[str] | Mapping[str, Any] | TrackingConfig | None = None,
+    name: str | None = None,
+    tags: str | Sequence[str] | Mapping[str, str] | None = None,
+    notes: str | None = None,
+    report: bool | None = None,
     class_names: Sequence[str] | None = None,
     **unknown: Any,
 ) -> keras.callbacks.History:
@@ -166,6 +179,14 @@ def fit(
         models. [] for none. `everstep export RUN` writes others later.
       deterministic: Whether steps on a GPU must give the same bits when they are repeated. None: wherever that can be
         had, with a warning where not. True refuses where not; False may be faster.
+      tracking: Where the run is tracked beside TensorBoard and `history.csv`: "mlflow", "wandb", "jsonl", or several;
+        or a dict of settings, such as `{"mlflow": True, "mlflow_uri": "http://localhost:5000"}`.
+      name: What the run is called. None: as before; a new run is called as the model.
+      tags: Words, such as `["baseline"]`, or texts by name, such as `{"team": "vision"}`, for lists and trackers. None:
+        as before.
+      notes: Any text about the run. None: as before.
+      report: Whether the exported model is evaluated sample by sample when training is done, and the report written.
+        None: where there is validation data, and the evaluation takes a few seconds.
       class_names: The names of the classes, in the order of their numbers, for the run's predictions and reports. None
         for those that the data has, such as those of `keras.utils.image_dataset_from_directory`.
       **unknown: Refused by name.
@@ -179,6 +200,7 @@ def fit(
         end, unless a callback, such as `TerminateOnNaN`, has ended training there: then the History is returned.
         The History so far is in the attribute `history` of this error, as of any other.
     """
+    shorten_uncaught_errors()
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
@@ -187,6 +209,11 @@ def fit(
     shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
     formats = export_formats(export, model, model_dir)
+    if not model_dir:
+        refuse_without_directory(tracking=tracking, name=name, tags=tags, notes=notes, report=report or None)
+    tracked, labels = tracking_config(tracking), labels_of(model, name, tags, notes)
+    if report is not None and not isinstance(report, bool):
+        raise UsageError("expected True, False, or None", key="report", received=report)
     inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
     takes_text, classes = preprocesses(model), ClassNames(model, class_names)
     if y is None and isinstance(x, tuple):  # a list is several inputs
@@ -220,6 +247,16 @@ def fit(
             shuffle=shuffle,
             class_weight=weights,
         )
+        final = FinalReport(model, validation, counts.evaluation_steps, report if model_dir else False)
+
+        def finish(history: keras.callbacks.History) -> None:
+            if model_dir and current_gang().is_first:
+                page = final.write(directory)
+                if verbosity(verbose):
+                    best = best_epoch(history, given_callbacks, is_validated)
+                    exported = exported_files(directory) if formats else []
+                    announcements.announce_end(closing_rows(str(model_dir), best, exported, page))
+
         if classes.are_numbered and verbose:
             announcements.print_line(classes.line())
         return _train(
@@ -237,6 +274,7 @@ def fit(
             run=RunPlan(
                 directory,
                 task,
+                trainer={"tracking": tracked},
                 seed=seed,
                 seeds_program=False,
                 deterministic=exact,
@@ -246,24 +284,42 @@ def fit(
                 names=NAMES,
                 has_command=False,
                 export=formats,
+                labels=labels,
+                at_end=final.evaluate,
                 record={"classes": classes.names} if classes.names else None,
             ),
+            finish=finish,
         )
 
 
-def _train(model: keras.Model, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-    """Calls `train_compiled`; that a callback, such as `TerminateOnNaN`, ends diverged training is no failure."""
+def _train(
+    model: keras.Model, *args: Any, finish: Callable[[keras.callbacks.History], None], **kwargs: Any
+) -> keras.callbacks.History:
+    """Calls `train_compiled`, then `finish`; that `TerminateOnNaN`, say, ends diverged training is no failure."""
     try:
-        return train_compiled(model, *args, **kwargs)
+        trained = train_compiled(model, *args, **kwargs)
     except DivergedError as error:
         if not model.stop_training:
             raise
         logger.warning("%s; training was ended by a callback: the run is recorded as failed", error.reason)
         history: keras.callbacks.History = error.history  # type: ignore[attr-defined]
         return history
+    finish(trained)
+    return trained
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_without_directory(**given: Any) -> None:
+    """Refuses arguments that say something about a run that is kept, in a call that keeps none.
+
+    Raises:
+      UsageError: There is one.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError("there is no run directory", key=name, received=value, remedy="pass model_dir=…")
 
 
 def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:

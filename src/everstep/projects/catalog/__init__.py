@@ -16,7 +16,8 @@ formats.py       the types (npz, csv, parquet, images, tfrecord, json …): suff
                  entry has; a new kind of file is added here
 data_type.py     `DataType`: what reads and writes one type of data, also of a project's own; unknown arguments
 pickles.py       pickles, where `allow-pickle = true` in `pyproject.toml`
-places.py        where data is: a folder or a store; versions: which is the newest, how the next is named
+places.py        where data is: a path relative to the project, or a store; versions: which is the newest, how the next
+                 is named
 fingerprints.py  digests of content; when a file is read again
 """
 

@@ -37,7 +37,12 @@ class ComponentsTarget(Target):
         root = request.root
         space, named = component_space(request.space)
         name = request.name or named
-        if name is None or not (root / "runs" / name).is_dir():
+        if name is None:
+            return None
+        if not (root / "runs" / name).is_dir():
+            if request.name is None:
+                near = nearest(name, cls.names(root))
+                raise UsageError("there is no such folder in runs/", key="run_name", received=name, remedy=near)
             return None
         find_config(root / "runs" / name)
         if not space.dimensions:  # a list of metrics is one value

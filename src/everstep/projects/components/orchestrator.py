@@ -31,7 +31,7 @@ from everstep.projects.components.generic_trainer import GenericTrainer
 from everstep.projects.components.keras_trainer import PROJECT, KerasTrainer, compiled_model
 from everstep.projects.components.model_metrics import CompiledMetrics, MeanScore
 from everstep.projects.components.run_folder import RunFolder, open_run
-from everstep.run import RunLock, announcements, code_version
+from everstep.run import RunLock, code_version, print_line
 from everstep.tracking import MlflowNames
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Orchestrator:
             if is_exported:
                 if self._verbose:
                     text = "is trained and exported already: it is only evaluated again"
-                    announcements.print_line(f"{self.folder.name} {text}")
+                    print_line(f"{self.folder.name} {text}")
             elif isinstance(components.model_builder, GenericModelBuilderBase):
                 estimators = GenericTrainer(components, self.folder)
                 train, validation = _trained_splits(components)

@@ -16,7 +16,7 @@ from everstep.projects.flow.project import FlowProject, require_steps
 from everstep.projects.flow.recording import ENVIRONMENT, FlowContext, UsedCatalog
 from everstep.projects.flow.settings import FlowSettings, compose
 from everstep.projects.flow.task import FlowTask, chain_of
-from everstep.run import OWN_FILES, announcements, read, refuse_foreign
+from everstep.run import OWN_FILES, print_line, read, refuse_foreign
 
 
 def create_task(
@@ -156,6 +156,6 @@ def _is_complete(directory: Path) -> bool:
 def _print_settings(context: FlowContext) -> None:
     """Prints the chain, the parameters and where the run is."""
     settings = context.settings
-    announcements.print_line(settings.shown_chain)
-    announcements.print_line(settings.params.to_yaml().rstrip())
-    announcements.print_line(f"run {context.directory}")
+    print_line(settings.shown_chain)
+    print_line(settings.params.to_yaml().rstrip())
+    print_line(f"run {context.directory}")

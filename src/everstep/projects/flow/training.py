@@ -102,7 +102,7 @@ def train(task: Any) -> Mapping[str, float]:
         except ChangeRefused as refused:
             if context.names_directory:
                 raise
-            raise refused.with_remedy("start a new run with --new (in Python: new=True)") from refused
+            raise refused.with_remedy("start a new run with --new (in Python: new=True)") from refused.__cause__
     return task.metrics
 
 

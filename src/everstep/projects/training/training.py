@@ -35,7 +35,7 @@ from everstep.projects.training.building import (
 from everstep.projects.training.job_files import JobFiles
 from everstep.projects.training.own_loop_history import as_history
 from everstep.projects.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
-from everstep.run import Run, announcements
+from everstep.run import Run, print_line
 from everstep.tracking import epoch_table
 
 DATA = "data"
@@ -358,7 +358,7 @@ class Training:
         places = [f"artifacts in {self.artifacts_dir}: {', '.join(names)}"] if self.artifacts_dir else []
         places.append(f"checkpoints and logs in {self.job_dir}")
         count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        announcements.print_line(f"done: {count}; {'; '.join(places)}")
+        print_line(f"done: {count}; {'; '.join(places)}")
 
     def _is_incomplete(self, kind: str) -> bool:
         names = self._published.get(kind, [])

@@ -9,7 +9,7 @@ text_classifier.py   the task of `hub/text_classifier`: tokens, labels, `new_hea
 image_classifier.py  the task of `hub/image_classifier`: scaling and size of images
 presets.py           models from presets: where from, of which kind; "is not a preset", cannot be downloaded
 training_parts.py    what of a model is trained: LoRA targets, quantized kernels, `freeze`; matches nothing
-packing.py           several documents in one row: for which models
+packing.py           keeps the documents of a row apart in attention: for which models
 """
 
 from typing import Any

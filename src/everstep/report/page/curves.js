@@ -26,6 +26,7 @@ function curveChart(name, logarithmic) {
       colour: `run${several ? place % 6 : one.kind === "train" ? 1 : 0}`,
       dashed: several && one.kind === "train",
       steps: one.steps.map((step) => inUnit(run, step)), values: one.values,
+      ended: run.ended && !curve.side ? { step: inUnit(run, run.ended.step), text: run.ended.text } : null,
     }));
   });
   const marks = data.runs.flatMap((run, place) => [

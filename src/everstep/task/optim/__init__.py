@@ -8,7 +8,8 @@ schedules.py     learning-rate schedules and warmups: their formulas
 layer_rates.py   `layer_rates`: factors by name, decay by depth; what a block is
 ema.py           a moving average of the weights: decay, which weights; when it is used: `loop/trainer.py`,
                  `export/model_export.py`
-accumulation.py  `gradient_accumulation_steps`: how much each batch counts
+accumulation.py  `gradient_accumulation_steps`: how much each batch counts, the mean; TensorFlow's replicas:
+                 `engine/replicas.py`
 loss_scale.py    float16: a fixed or dynamic scale, steps that are skipped
 """
 
