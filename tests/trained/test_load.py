@@ -42,8 +42,8 @@ def test_a_run_as_one_object(trained, monkeypatch):
     assert run.history == history
     assert run.config["trainer"]["train_steps"] == run.record["step"]
     np.testing.assert_allclose(run.predict(X), model.predict(X, verbose=0), rtol=1e-5)
-    assert run.samples == []
-    for part in ("sides", "val_loss", "left, right", "exported weights"):
+    assert [sample["label"] for sample in run.samples] == Y[30:].tolist()
+    for part in ("sides", "val_loss", "left, right", f"exported weights of step {run.record['step']}: loss"):
         assert part in repr(run)
 
 

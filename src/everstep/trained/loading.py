@@ -150,14 +150,18 @@ class TrainedRun:
 
     def __repr__(self) -> str:
         record = self.record
-        last = {name: values[-1] for name, values in self.history.items() if values}
-        figures = [f"{name} {value:.4g}" for name, value in last.items()]
+        exported = read_final_weights(record, self.path)
+        step = record["step"] if exported is None else exported.step
+        if self.weights != EXPORTED:
+            step = int(self.weights.rpartition(",")[2])
+        until = {name: [value for at, value in points if at <= step] for name, points in _logged(self.path).items()}
+        figures = [f"{name} {values[-1]:.4g}" for name, values in until.items() if values]
         place = f"epoch {record['epoch']} (step {record['step']})" if record["epoch"] else f"step {record['step']}"
-        parts = [f"{record['status']} at {place}", *figures]
+        kind = EXPORTED if self.weights == EXPORTED else "saved"
+        parts = [f"{record['status']} at {place}", f"{kind} weights of step {step}: {', '.join(figures)}"]
         if classes := self.classes:
             shown = f"{', '.join(classes[:6])}{', …' if len(classes) > 6 else ''}"
             parts.append(f"{len(classes)} classes: {shown}")
-        parts.append("exported weights" if self.weights == EXPORTED else f"weights of step {self.weights}")
         return f"<{type(self).__name__} {str(self.path)!r}: {'; '.join(parts)}>"
 
 
