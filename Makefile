@@ -19,7 +19,7 @@ help:
 	@echo "make format     put the code in order"
 	@echo "make bench      measure the loop and its data beside their peers; fails below a bar"
 	@echo "make docs       build the documentation as a site in site/; with VERSION=0.1 in site/0.1/, beside other versions"
-	@echo "make release    build wheel and sdist in dist/, and run the demo from the wheel; uploads nothing"
+	@echo "make release    build what is uploaded in dist/, run the demo from the wheel and the tests of the sdist; uploads nothing"
 	@echo "make clean      remove caches, builds and .venv; runs stay"
 
 demo: $(VENV)/.everstep
@@ -111,15 +111,18 @@ docs: $(VENV)/.dev
 	@NO_MKDOCS_2_WARNING=1 $(if $(VERSION),$(BIN)/python -m tools.docs.versions $(VERSION),$(BIN)/mkdocs build --strict)
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
 
-# What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder.
+# What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder; the
+# quick tests run in what the sdist unpacks to.
 RELEASE := build/release
 release: $(VENV)/.dev
 	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)
-	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m tools.release build
 	$(PYTHON) -m venv $(RELEASE)/venv
 	$(RELEASE)/venv/bin/python -m pip --quiet --disable-pip-version-check --no-input install "$$(ls dist/*.whl)[tensorflow]"
 	cd $(RELEASE) && venv/bin/everstep train mnist/mlp --model-dir demo && venv/bin/everstep eval demo && venv/bin/everstep runs show demo
-	@echo "dist/ is ready; nothing was uploaded. $(RELEASE)/demo is the run of the wheel."
+	cd build/sdist/everstep-* && PYTHONPATH=src $(abspath $(BIN))/python -m pytest -n 3 --backend jax -m "not full" --quick
+	$(BIN)/python -m tools.release describe $(RELEASE)/venv --extras tensorflow
+	@echo "dist/ is ready; nothing was uploaded. $(RELEASE)/demo is the run of the wheel. CONTRIBUTING.md says what comes next."
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -130,7 +130,8 @@ def test_a_program_is_killed_in_its_middle_and_resumes(name, tmp_path):
         check=False,
     )
     assert typed.returncode == 0, typed.stderr
-    record = json.loads((tmp_path / "runs" / "digits" / "run.json").read_text())
+    directory = re.search(r'model_dir="(.*)"', program)[1]
+    record = json.loads((tmp_path / directory / "run.json").read_text())
     killed, resumed = record["attempts"]
     assert (killed["reason"], resumed["reason"], record["status"]) == ("killed", "done", "finished")
     assert 0 < resumed["from_step"] < record["step"]

@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from pathlib import Path
 
 import pytest
 from tools.docs import gallery, reference
@@ -12,7 +13,7 @@ from everstep.config.registry import experiments, load_entry_points
 from everstep.config.schema import field_docs
 from everstep.experiment_config import ExperimentConfig
 from everstep.projects.components.config import ProjectConfig
-from test_docs import FENCE, PAGES, ROOT, SOURCE, name_of
+from test_docs import FENCE, PAGES, ROOT, SOURCE, blocks, name_of
 
 DOCS = ROOT / "docs"
 WRITTEN = [page for page in PAGES if page != ROOT / "README.md" and "api" not in page.parts]
@@ -37,6 +38,37 @@ def test_a_page_ends_with_where_to_go(page):
     last = FENCE.sub("", page.read_text("utf-8")).rpartition("\n## ")[2]
     assert last.startswith("Next\n"), "its last section is not 'Next'"
     assert "](" in last
+
+
+COLUMN, PRINTED = 88, 100
+"""Characters that fit the site's column in a window of 1,280 pixels, in a browser; what is printed is smaller there."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_line_is_wider_than_its_column(page):
+    for block in blocks(page):
+        width = PRINTED if block.kind in ("", "text output", "text like") else COLUMN
+        wide = [line for line in block.text.splitlines() if len(line) > width]
+        assert not wide, f"{name_of(page)}:{block.line}: more than {width} characters"
+
+
+CONTINUED = {"docs/how-to/report.md": "docs/how-to/components.md"}
+"""Pages that continue the run of another one, which they name."""
+
+
+def test_every_page_has_its_own_run_directories():
+    """Whoever follows one page after the other in one folder meets no run of another model."""
+    pages = {}
+    for page in PAGES:
+        for directory in re.findall(r"\bruns/([\w-]+)", page.read_text("utf-8")):
+            if not re.search(r"-[0-9a-f]{10}$", directory):  # that one Everstep has named
+                pages.setdefault(directory, set()).add(name_of(page))
+    shared = {directory: names for directory, names in pages.items() if len(names) > 1}
+    assert not {
+        directory: names for directory, names in shared.items() if not names - {*CONTINUED.values()} <= {*CONTINUED}
+    }
+    for page, before in CONTINUED.items():
+        assert f"({Path(before).name})" in (ROOT / page).read_text("utf-8")
 
 
 def test_the_gallery_shows_experiments_that_exist():

@@ -1,4 +1,7 @@
-"""A data source: lines of numbers, the last of which is the label; read one by one, in an order of each epoch."""
+"""A data source: lines of numbers, the last of which is the label.
+
+They are read one by one, in an order of each epoch.
+"""
 
 import numpy as np
 
@@ -20,14 +23,21 @@ class NumberLines(everstep.Stream):
             lengths = [len(line) for line in file]
         self._path, self._batch_size, self._seed = str(path), batch_size, seed
         self._begins = np.cumsum([0, *lengths[:-1]])
-        super().__init__(repeat=repeat, batches_per_epoch=-(-len(lengths) // batch_size))
+        super().__init__(
+            repeat=repeat, batches_per_epoch=-(-len(lengths) // batch_size)
+        )
 
     def open(self, epoch, batch):
-        """Yields the batches of an epoch from that batch on: what was read before is not read again."""
+        """Yields the batches of an epoch from that batch on; reads no earlier one."""
         order = np.random.default_rng([self._seed, epoch]).permutation(self._begins)
         with open(self._path, "rb") as file:
             for first in range(batch * self._batch_size, len(order), self._batch_size):
-                rows = np.array([self._numbers_at(file, begin) for begin in order[first : first + self._batch_size]])
+                rows = np.array(
+                    [
+                        self._numbers_at(file, begin)
+                        for begin in order[first : first + self._batch_size]
+                    ]
+                )
                 yield rows[:, :-1], rows[:, -1:]
 
     def _numbers_at(self, file, begin):

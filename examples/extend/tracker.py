@@ -1,4 +1,4 @@
-"""A tracker: the numbers of a run as lines of tab-separated text, `step kind name value`."""
+"""A tracker: the numbers of a run as tab-separated lines, `step kind name value`."""
 
 import os
 
@@ -18,11 +18,13 @@ class TsvTracker(Tracker):
         self._waiting = ""
 
     def start(self, step):
-        """Drops the lines beyond the step restored: those steps will be trained and logged again."""
+        """Drops the lines beyond the step restored: they will be logged again."""
         if self._path.exists():
             lines = self._path.read_text().splitlines(keepends=True)
             kept = self._path.with_suffix(".kept")
-            kept.write_text("".join(line for line in lines if int(line.split("\t")[0]) <= step))
+            kept.write_text(
+                "".join(line for line in lines if int(line.split("\t")[0]) <= step)
+            )
             os.replace(kept, self._path)
 
     def log(self, step, logs, kind):
@@ -31,7 +33,7 @@ class TsvTracker(Tracker):
             self._waiting += f"{step}\t{kind}\t{name}\t{value}\n"
 
     def flush(self):
-        """Writes what was logged. If the disk is full, the lines are kept for the next call."""
+        """Writes what was logged. If the disk is full, lines wait for the next call."""
         if self._waiting:
             with open(self._path, "a") as file:
                 file.write(self._waiting)

@@ -56,9 +56,11 @@ from everstep.run import (
     export_trained,
     goodput,
     guarded,
+    is_repetition,
     opened_checkpoints,
     print_line,
     processes,
+    program_run,
     record_ending,
     require_trackers,
     restore_or_initialize,
@@ -160,6 +162,9 @@ def run_experiment(
     """
     require_order(task, params)
     redaction.learn(params.as_dict())
+    if entry_point is None and model_dir and keep:  # a user's program
+        placed = program_run(model_dir)
+        model_dir, entry_point = placed.directory, EntryPoint(record=placed.record())
     session = _Session(
         task,
         params,
@@ -249,6 +254,9 @@ class _Session:
         if strategy is not None and not hasattr(strategy, "scope"):
             reason = "expected what get_distribution_strategy returns, or None"
             raise UsageError(reason, key="distribution_strategy", received=strategy)
+        if is_repetition():
+            self.params = self.params.replace()
+            self.params.trainer.tracking = self.params.trainer.tracking.without_servers()
         self.params.validate()
         require_trackers(self.params.trainer.tracking)
         backend.select(self.params.runtime.backend)

@@ -1,13 +1,15 @@
-"""A backend for NumPy in one file, outside of the package: what it takes to run Everstep on another backend.
+"""A backend for NumPy in one file, outside of the package: what another backend takes.
 
-Keras computes with NumPy where `KERAS_BACKEND=numpy` is set: models, metrics and optimizers work, one operation at a
-time. `ToyBackend` makes an engine of that. It has the eight methods that every backend has and nothing else, because
-everything else has a form that is right here: the Keras variables are the state, one device computes, and Python runs
-each step.
+Keras computes with NumPy where `KERAS_BACKEND=numpy` is set: models, metrics and
+optimizers work, one operation at a time. `ToyBackend` makes an engine of that. It has
+the eight methods that every backend has and nothing else, because everything else has a
+form that is right here: the Keras variables are the state, one device computes, and
+Python runs each step.
 
-What NumPy lacks is gradients. `value_and_grad` below takes them from differences of the loss, which is slow and
-imprecise, and enough to show what a step needs of it: the loss is computed once for good, so random layers draw once,
-and assignments of the forward pass, such as moving averages, count once.
+What NumPy lacks is gradients. `value_and_grad` below takes them from differences of the
+loss, which is slow and imprecise, and enough to show what a step needs of it: the loss
+is computed once for good, so random layers draw once, and assignments of the forward
+pass, such as moving averages, count once.
 
     from tests.engine.toy_backend import toy_engine
 
@@ -43,12 +45,18 @@ class ToyBackend(Backend):
 
     _steps: Steps
 
-    def trace(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
+    def trace(
+        self,
+        steps: Steps,
+        step: Callable[[Any], Mapping[str, Any]],
+        batch: Batch,
+    ) -> Traced:
         """Runs the step where assignments change no variable, and are forgotten."""
         with ChainedScope(), watch_sparse_labels(clip=True) as seen:
             outputs = step(_on_device(batch))
         classes = frozenset(labelled.classes for labelled in seen)
-        return Traced({name: np.shape(value) for name, value in outputs.items()}, classes)
+        shapes = {name: np.shape(value) for name, value in outputs.items()}
+        return Traced(shapes, classes)
 
     def compile(self, steps: Steps, examples: Mapping[str, Batch]) -> None:
         """Keeps the steps: there is nothing to compile."""
@@ -66,7 +74,8 @@ class ToyBackend(Backend):
                 outputs = self._steps.run(kind, _batch(piece.placed, index))
         if not self._steps.returns_outputs(kind):
             return []
-        return [tuple(np.array(part) for part in self.workers.parts(output)) for output in outputs]
+        parts = [self.workers.parts(output) for output in outputs]
+        return [tuple(np.array(part) for part in of_one) for of_one in parts]
 
     def read(self, kind: str) -> Callable[[], Logs]:
         """Reads the logs of the open window now."""
@@ -86,36 +95,43 @@ class ToyBackend(Backend):
         """Returns at once: NumPy has finished when it returns."""
 
 
-def toy_engine(task: Any, model: keras.Model, optimizer: Any = None, **options: Any) -> Engine:
+def toy_engine(
+    task: Any,
+    model: keras.Model,
+    optimizer: Any = None,
+    **options: Any,
+) -> Engine:
     """Creates an engine on NumPy, as `create_engine` does on the backends that ship."""
     return Engine(task, model, optimizer, ToyBackend(EngineOptions(**options)))
 
 
 def _on_device(data: Any) -> Any:
-    return nest.map_leaves(lambda leaf: keras.ops.convert_to_tensor(on_host(leaf)), data)
+    to_tensor = keras.ops.convert_to_tensor
+    return nest.map_leaves(lambda leaf: to_tensor(on_host(leaf)), data)
 
 
 def _batch(placed: Any, index: int) -> Batch:
-    """Returns one batch of a piece; of data that lives on the device it is gathered now."""
+    """Returns one batch of a piece; rows of data on the device are gathered now."""
     if isinstance(placed, PlacedRows):
         return nest.map_leaves(lambda leaf: leaf[placed.rows[index]], placed.arrays)
     return nest.map_leaves(lambda leaf: leaf[index], placed)
 
 
-# -- gradients --------------------------------------------------------------------------------------------------------
+# -- gradients -----------------------------------------------------------------------
 
 DIFFERENCE = 2.0**-6
-"""How far a weight is moved each way. A loss that is quadratic in the weight has the same slope for every distance."""
+"""How far a weight is moved each way; a quadratic loss has the same slope for each."""
 
 
 def value_and_grad(
     loss_fn: Callable[[], Any], variables: list[keras.Variable], optimizer: Any
 ) -> tuple[Any, list[Any]]:
-    """Returns the result of `loss_fn`, and the slope of its loss by every number of the variables."""
+    """Returns the result of `loss_fn`, and its slope by each number of a variable."""
 
     def run(values: Mapping[int, Any]) -> tuple[Any, ChainedScope]:
-        """Computes the loss where some variables have other values; nothing is assigned yet."""
-        with ChainedScope([(variables[index], value) for index, value in values.items()]) as scope:
+        """Computes the loss where some variables have other values; assigns nothing."""
+        other = [(variables[index], value) for index, value in values.items()]
+        with ChainedScope(other) as scope:
             return loss_fn(), scope
 
     result, scope = run({})
@@ -125,7 +141,8 @@ def value_and_grad(
             moved = [np.array(variable.value), np.array(variable.value)]
             moved[0][place] += DIFFERENCE
             moved[1][place] -= DIFFERENCE
-            above, below = (_scaled_loss(run({index: value})[0], optimizer) for value in moved)
+            losses = [run({index: value})[0] for value in moved]
+            above, below = (_scaled_loss(loss, optimizer) for loss in losses)
             slopes[index][place] = (above - below) / (moved[0][place] - moved[1][place])
     for assigned in scope.assigned.values():
         assigned.assign(scope.get_current_value(assigned))
@@ -137,4 +154,5 @@ define_gradients("numpy", value_and_grad)
 
 def _scaled_loss(result: Any, optimizer: Any) -> float:
     loss = result[0] if isinstance(result, tuple) else result
-    return float(np.reshape(loss if optimizer is None else optimizer.scale_loss(loss), ()))
+    scaled = loss if optimizer is None else optimizer.scale_loss(loss)
+    return float(np.reshape(scaled, ()))

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import options, run_models
+from everstep.cli import completion, options, run_models
 from everstep.cli.command import new_app
 from everstep.cli.output import print_last, quiet
 from everstep.cli.resolving import import_modules
@@ -13,7 +13,14 @@ from everstep.trained import Found, local_run, opened
 
 app = new_app()
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a run's id, a .keras file or a SavedModel.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory, a run's id, a .keras file or a SavedModel.",
+        autocompletion=completion.runs,
+    ),
+]
 Input = Annotated[
     str, typer.Option("--input", metavar="FILE", help=".npz, .npy, .csv, .parquet, .tfrecord, or a folder of images.")
 ]

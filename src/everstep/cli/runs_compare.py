@@ -8,10 +8,10 @@ import typer
 
 from everstep import storage
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
-from everstep.run import read_run_group
+from everstep.run import named_run, read_run_group
 from everstep.storage import json_text
 from everstep.trained import local_run
 
@@ -27,7 +27,12 @@ _TITLES = {
 _NO_ROWS = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs; a sweep stands for its best.")
+    list[str],
+    typer.Argument(
+        metavar="DIR",
+        help="Run directories, or URLs; a sweep stands for its best.",
+        autocompletion=completion.runs,
+    ),
 ]
 Out = Annotated[
     str | None,
@@ -78,7 +83,7 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
 
 def _members(run: str) -> list[str]:
     """Returns the runs that a directory stands for: of a sweep, its best trials."""
-    sweep = None if is_url(run) else read_run_group(Path(run))
+    sweep = None if is_url(run) else read_run_group(Path(named_run(run)))
     return [run] if sweep is None else [str(path) for path in sweep.best(_BEST_TRIALS)]
 
 

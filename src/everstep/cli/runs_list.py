@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.cli.runs_cells import duration, main_metrics, progress, shown_metrics, text_or_dash
 from everstep.errors import UsageError, nearest
-from everstep.run import Overview, RunGroup, find_run_groups, overview
+from everstep.run import Overview, RunGroup, find_run_groups, named_run, overview, runs_like
 from everstep.storage import json_text
 from everstep.tracking import find_logged
 
@@ -26,7 +26,12 @@ _SORT_KEYS: dict[str, Callable[[Overview], Any]] = {
 }
 
 Root = Annotated[
-    str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
+    str | None,
+    typer.Argument(
+        metavar="ROOT",
+        help="Where to look, a directory or a URL; runs by default.",
+        autocompletion=completion.runs,
+    ),
 ]
 Sort = Annotated[
     str | None,
@@ -40,14 +45,15 @@ Descending = Annotated[bool, typer.Option("--descending", help="With --sort, the
 def list_runs(root: Root = None, sort: Sort = None, descending: Descending = False, json: options.Json = False) -> None:
     """List the runs below a directory: status, progress, and when each was last seen."""
     order = Order.of(sort, descending)
+    place = Path(named_run(root) if root is not None else "runs")
     if root is not None and is_url(root):
         found: Sequence[Overview] = remote_runs(root)
-    elif root is not None and not Path(root).is_dir():
-        raise UsageError("is not a directory", key="ROOT", received=root)
+    elif root is not None and not place.is_dir():
+        raise UsageError("is not a directory", key="ROOT", received=root, remedy=runs_like(root))
     else:
-        found = overview(Path(root or "runs"))
+        found = overview(place)
     found = order.apply(found)
-    sweeps = [] if root is not None and is_url(root) else find_run_groups(Path(root or "runs"))
+    sweeps = [] if root is not None and is_url(root) else find_run_groups(place)
     if json:
         print(json_text([{**one.as_dict(), "sweep": _sweep_of(one, sweeps)} for one in found]))
     elif found:
@@ -56,7 +62,9 @@ def list_runs(root: Root = None, sort: Sort = None, descending: Descending = Fal
         for sweep in sweeps:
             print(sweep.line())
     else:
-        print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
+        makes = "everstep train mnist/quick makes one, and so does a script with everstep.fit"
+        elsewhere = "" if root else "; of runs elsewhere: everstep runs DIR"
+        print(f"no runs in {root or 'runs'!r}: {makes}{elsewhere}")
 
 
 def _sweep_of(run: Overview, sweeps: Iterable[RunGroup]) -> dict[str, Any] | None:

@@ -7,21 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, shown_metrics, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import FinalWeights, Overview, damage, goodput, newest_job, read, tag_words
+from everstep.run import FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
 from everstep.tracking import SIDE_FIGURES
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="A run directory, or its URL.", autocompletion=completion.runs)
+]
 
 
 def show(directory: Directory, json: options.Json = False) -> None:
     """Show one run; with --json, print its run.json."""
-    path = Path(directory)
+    path = Path(named_run(directory))
     submission = None if is_url(directory) else newest_job(path)
     if not json and submission is not None and not (path / "run.json").exists():  # it has not started yet
         waiting = Overview(path, None, submission)

@@ -11,6 +11,7 @@ import typer
 
 from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
 from everstep.run import (
@@ -19,9 +20,11 @@ from everstep.run import (
     last_beat,
     listable,
     loop_directories,
+    named_run,
     newest_job,
     overview,
     read,
+    runs_like,
     seconds,
     stopped_early,
 )
@@ -198,7 +201,14 @@ _PAUSE, _PAUSE_OF_MANY, _PAUSE_REMOTE = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
 _BAR = 20
 
-Watched = Annotated[str, typer.Argument(metavar="RUN|ROOT", help="A run directory, a directory of runs, or a URL.")]
+Watched = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|ROOT",
+        help="A run directory, a directory of runs, or a URL.",
+        autocompletion=completion.runs,
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Show the runs once, and exit.")]
 
 
@@ -282,12 +292,12 @@ def _runs(place: str) -> Sequence[Overview]:
     found: Sequence[Overview]
     if is_url(place):
         found = remote_runs(place)
-    elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), listable(read(place)), newest_job(Path(place)))]
-    elif not Path(place).is_dir():
-        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place)
+    elif (path := Path(named_run(place)) / "run.json").is_file():
+        found = [Overview(path.parent, listable(read(path.parent)), newest_job(path.parent))]
+    elif not path.parent.is_dir():
+        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place, remedy=runs_like(place))
     else:
-        found = overview(Path(place))
+        found = overview(path.parent)
     if not found:
         raise UsageError("contains no runs to watch", key="RUN|ROOT", received=place)
     return found

@@ -9,7 +9,7 @@ import typer
 
 from everstep import redaction, storage
 from everstep.checkpoint.remote import checked, is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.backends import load_backend
 from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number, print_last, quiet
@@ -32,6 +32,7 @@ ModeOption = Annotated[
         "--mode",
         metavar="MODE",
         help="train, eval, train_and_eval, train_and_post_eval or continuous_eval.",
+        autocompletion=completion.one_of(*Mode),
     ),
 ]
 ModelDir = Annotated[

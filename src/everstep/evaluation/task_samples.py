@@ -30,9 +30,10 @@ def evaluate_samples(
     most: int | None = None,
     progress: Callable[[int], None] | None = None,
     classes: Sequence[str] | None = None,
-    ids: Sequence[str] | None = None,
 ) -> Evaluation:
     """Writes a row for each sample: of classifiers and regressions the errors, of language models the texts, too.
+
+    Samples have the names that the stream knows, such as those of their files (`Stream.sample_ids`), else numbers.
 
     Args:
       task: The task.
@@ -44,8 +45,6 @@ def evaluate_samples(
       progress: Called after each batch with the number of samples so far.
       classes: The names of the classes, such as those in the run's record; None for those that the stream knows. They
         are not used where the model has another number of outputs.
-      ids: The names of the samples, in order, such as their files; None for those that the stream knows
-        (`Stream.sample_ids`), else their numbers.
 
     Raises:
       UsageError: The outputs are neither classes, numbers nor text.
@@ -53,8 +52,7 @@ def evaluate_samples(
     if getattr(task, "generates", False):
         samples = _written(task, model, batches, most)
         return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress)
-    ids = batches.sample_ids() if ids is None and isinstance(batches, Stream) else ids
-    found = _predicted(task, model, batches, most, ids)
+    found = _predicted(task, model, batches, most)
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
@@ -94,10 +92,9 @@ def _class_count(y_pred: np.ndarray) -> int:
     return max(2, y_pred.reshape(len(y_pred), -1).shape[1])
 
 
-def _predicted(
-    task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None, ids: Sequence[str] | None
-) -> Iterator[SampleBatch]:
-    """Yields labels and outputs, with the names of the samples if they have any."""
+def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
+    """Yields labels and outputs, with the names of the samples if the data has any."""
+    ids = batches.sample_ids() if isinstance(batches, Stream) else None
     count = 0
     for batch in batches:
         features, labels, _ = task.unpack(batch)

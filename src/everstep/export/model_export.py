@@ -145,11 +145,21 @@ def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> lis
     for name in given:
         known = {**FORMATS, **registered_formats()}
         if not isinstance(name, str) or name not in known:
-            hint = nearest(str(name), known)
+            hint = _WRITTEN_BY_KERAS.get(name, "") if isinstance(name, str) else ""
+            hint = hint or nearest(str(name), known)
             raise UsageError("is not a format of exported models", key=key, received=name, remedy=hint)
         if reason := _why_not(name, model):
             raise UsageError(reason, key=key, received=name)
     return list(dict.fromkeys(given))
+
+
+_WRITTEN_BY_KERAS = {
+    "onnx": "Keras writes it: keras.saving.load_model('model.keras').export('model.onnx', format='onnx')",
+    "openvino": "Keras writes it: keras.saving.load_model('model.keras').export('model', format='openvino')",
+    "h5": "Keras writes it: keras.saving.load_model('model.keras').save('model.h5'); the format in use is 'keras'",
+    "tflite": "TensorFlow writes it: tf.lite.TFLiteConverter.from_saved_model('saved_model')",
+}
+"""How to get files in formats that are not written here, because nothing compares them with the model."""
 
 
 def _why_not(name: str, model: keras.Model) -> str:

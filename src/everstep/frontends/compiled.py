@@ -32,7 +32,6 @@ import dataclasses
 import functools
 import math
 import numbers
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,8 +45,10 @@ from everstep.engine import Engine, RuntimeConfig, backend, current_strategy
 from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
+from everstep.frontends.history import History
 from everstep.frontends.verbose import Verbose, log_output, verbosity
 from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig
+from everstep.notebook import people_stream
 from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts, shorten_uncaught_errors
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
@@ -210,6 +211,7 @@ def train_compiled(
         verbose=run.verbose,
         listeners=listeners,
         sees_divergence=run.ends_diverged_epochs,
+        history=History(str(run.directory) if run.keep else ""),
     )
 
     def create_trainer(params: ExperimentConfig) -> Trainer:
@@ -310,7 +312,7 @@ class EpochLines(Listener):
         parts += [f"{name}: {value:.5g}" for name, value in plain(logs).items()]
         self._since = now
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to stop
-            print(" - ".join(parts), file=sys.stderr, flush=True)
+            print(" - ".join(parts), file=people_stream(), flush=True)
 
 
 class ReusingTrainer(Trainer):

@@ -49,6 +49,7 @@ class KerasCallbacks(Hook):
       listeners: Called at the end of an epoch, after the callbacks; they are hooks of the loop, too. Those with
         `get_state` and `set_state` are saved like callbacks, after those of the user.
       sees_divergence: Whether an epoch in which training diverged ends as any other, before training fails.
+      history: The History to add; None for Keras's own. One of the user's takes its place.
     """
 
     name = "callbacks"
@@ -63,12 +64,15 @@ class KerasCallbacks(Hook):
         verbose: Any = 0,
         listeners: Sequence[Listener] = (),
         sees_divergence: bool = True,
+        history: keras.callbacks.History | None = None,
     ) -> None:
         self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
         self._listeners, given = listeners, accepted(callbacks)
         self.sees_divergence = sees_divergence
+        has_history = any(isinstance(each, keras.callbacks.History) for each in given)
+        self._added = [] if has_history or history is None else [history]
         self.list = keras.callbacks.CallbackList(
-            given,
+            [*given, *self._added],
             add_history=True,
             model=model,
             epochs=schedule.epochs,
@@ -94,7 +98,9 @@ class KerasCallbacks(Hook):
     @property
     def acts(self) -> bool:
         """Whether anything but a History sees the end of an epoch; if not, the next epoch begins without a wait."""
-        return bool(self._listeners) or any(type(each) is not keras.callbacks.History for each in self.list.callbacks)
+        return bool(self._listeners) or any(
+            type(each) is not keras.callbacks.History and each not in self._added for each in self.list.callbacks
+        )
 
     @property
     def restored_step(self) -> int | None:

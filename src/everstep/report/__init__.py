@@ -17,6 +17,9 @@ split_data.py          the evaluation on one split: which rows the table shows (
 side_by_side.py        several runs, for the page and `everstep runs compare`: code, machine, data and metrics that
                        differ, the best of each, the picture of curves
 sample_comparison.py   two runs sample by sample, joined by id: the 60 largest changes
+runs_folder.py         the runs of a folder, as the live page shows them; how often they are read again
+notebook_views.py      what a notebook shows of a History, a run, a comparison; the report in a frame
+server.py              the live page of runs (`everstep ui`): what it answers, and to whom; drawn by `page/runs*.js`
 numbers.py             numbers for JSON and for readers: digits, NaN
 card/                  the model card
 """
@@ -34,5 +37,13 @@ if TYPE_CHECKING:
         policy,
         write,
     )
+    from everstep.report.notebook_views import (
+        comparison_html,
+        history_html,
+        run_html,
+        show_report,
+    )
+    from everstep.report.runs_folder import RunsFolder
+    from everstep.report.server import RunsServer
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

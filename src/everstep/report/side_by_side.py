@@ -12,6 +12,7 @@ from typing import Any
 from everstep.errors import UsageError, missing_extra
 from everstep.report import run_data
 from everstep.report.config_differences import differences
+from everstep.report.notebook_views import comparison_html
 from everstep.report.numbers import finite
 from everstep.report.run_data import headline, names_of, read_points, read_record
 from everstep.report.split_data import read_pages
@@ -85,7 +86,7 @@ class ComparedRow:
         return found | ({"better": self.better, "best": self.best} if self.better else {})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SideBySide:
     """The comparison.
 
@@ -101,6 +102,12 @@ class SideBySide:
         """Returns the comparison for JSON."""
         runs = [{"name": one.name, "directory": str(one.directory), "id": one.record["id"]} for one in self.members]
         return {"runs": runs} | {name: [row.as_dict() for row in rows] for name, rows in self.sections.items()}
+
+    def __repr__(self) -> str:
+        return f"<comparison of {', '.join(member.name for member in self.members)}>"
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
 
 
 def side_by_side(directories: Sequence[Path]) -> SideBySide:

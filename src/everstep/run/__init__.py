@@ -41,6 +41,9 @@ averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) i
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
 final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
+naming.py                names of runs without the prefix `runs/`; runs that are named nearly so
+program.py               the program that starts a run from Python: script and arguments, for the record; where its runs
+                         are in a trial or a repetition, whatever `model_dir` says
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
@@ -140,6 +143,11 @@ if TYPE_CHECKING:
         is_held,
         last_beat,
     )
+    from everstep.run.naming import (
+        named_run,
+        run_names,
+        runs_like,
+    )
     from everstep.run.parent_process import (
         ENDED,
         RECORD,
@@ -152,6 +160,13 @@ if TYPE_CHECKING:
     )
     from everstep.run.printing import print_line
     from everstep.run.processes import log_file
+    from everstep.run.program import (
+        PROGRAM,
+        Redirection,
+        directory_of,
+        is_repetition,
+        program_run,
+    )
     from everstep.run.pruning import (
         PruningListener,
         listen_to_trials,

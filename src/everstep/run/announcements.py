@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
+from everstep.notebook import is_notebook
 from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
+from everstep.tracking import trial_name
 
 Say = Callable[[str], None]
 """Called with each line."""
@@ -49,11 +51,11 @@ def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> N
 
 
 def announce_model(trainer: Trainer, shows_layers: bool, say: Say) -> None:
-    """Prints the table of the model's layers, or one line, unless the call before has printed it."""
+    """Prints the table of the model's layers, unless the call before has; one line of a trial, and in a notebook."""
     if trainer.engine.is_reused:
         return
     model = trainer.model
-    if shows_layers:
+    if shows_layers and not trial_name() and not is_notebook():
         model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
         return
     trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)

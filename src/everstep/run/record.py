@@ -29,6 +29,7 @@ from everstep.run.environments import (
 )
 from everstep.run.labels import Labels
 from everstep.run.layout_registry import layouts
+from everstep.run.naming import runs_like
 from everstep.types import StoredState
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ _BLANK: Record = {
     "weights_digest": None,
     "states": {},
     "code": {},
+    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],
@@ -410,7 +412,9 @@ def read(model_dir: storage.PathLike) -> Record:
     """
     path = Path(model_dir) / "run.json"
     if not path.is_file():
-        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json")
+        raise UsageError(
+            f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json", remedy=runs_like(model_dir)
+        )
     record = storage.read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("id"), str):
         raise UsageError(f"{str(path)!r} is not the record of a run: it has no 'id'")

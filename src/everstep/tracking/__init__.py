@@ -28,6 +28,7 @@ system_metrics.py   CPU, memory, disk and GPU figures (`system_seconds`)
 sweep_tags.py       the sweep that a run is a trial of, as tags; nested runs on MLflow: `sweeps/parent_run.py`
 live_display.py     a few lines that show a run: which metrics, progress, time left
 live_screen.py      keeps them at the bottom of a terminal: how often they are drawn
+cell_display.py     the same in a notebook: progress and a small table (8 rows), one output that is replaced in place
 styled_lines.py     styled text, by rich; NO_COLOR, ASCII
 terminal.py         what a terminal can show
 number_text.py      numbers as people read them: digits, units

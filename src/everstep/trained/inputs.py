@@ -289,6 +289,9 @@ class ImageFolder:
       specs: The model's inputs.
       resize: Whether to resize images of another size (bilinear); without it they are an error.
 
+    Attributes:
+      names: The paths of the images in the folder, which are their ids.
+
     Raises:
       UsageError: The model does not take images, the folder has none, or an image cannot be opened or has another
         size.
@@ -310,6 +313,7 @@ class ImageFolder:
             self._files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not self._files:
             raise UsageError(f"contains no images ({', '.join(SUFFIXES)})", key=_KEY, received=str(path))
+        self.names = [file.relative_to(self._folder).as_posix() for file in self._files]
         self.count: int | None = len(self._files)
         for file in self._files:
             self._check(file)
@@ -320,7 +324,7 @@ class ImageFolder:
         for start in range(0, len(self._files), size):
             some = self._files[start : start + size]
             arrays = np.stack([self._pixels(path) for path in some])
-            yield [path.relative_to(self._folder).as_posix() for path in some], [self._spec.cast(arrays)]
+            yield self.names[start : start + size], [self._spec.cast(arrays)]
 
     def _check(self, path: Path) -> None:
         with _naming(path, "the image"):
@@ -598,6 +602,23 @@ def _brief(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
+def local_path(data: str | os.PathLike[str]) -> Path:
+    """Returns where a file or folder is on this machine; what is at a URL is fetched.
+
+    Raises:
+      UsageError: It does not exist.
+    """
+    path = os.fspath(data)
+    if is_url(path):
+        fetched = local_files(path, _KEY)
+        if not fetched:
+            raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file in the store")
+        return Path(next(iter(fetched.values())))
+    if not Path(path).exists():
+        raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file, or a folder of images")
+    return Path(path)
+
+
 def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> InputSource:
     """Opens data of any supported kind.
 
@@ -613,18 +634,9 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
     """
     if not isinstance(data, str | os.PathLike):
         return MemoryArrays(data, specs, without)
-    path = os.fspath(data)
-    if is_url(path):
-        fetched = local_files(path, _KEY)
-        if not fetched:
-            raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file in the store")
-        place = Path(next(iter(fetched.values())))
-    else:
-        place = Path(path)
+    path, place = os.fspath(data), local_path(data)
     if place.is_dir():
         return ImageFolder(place, specs, resize)
-    if not place.is_file():
-        raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file, or a folder of images")
     name = place.name.lower()
     if name.endswith((".npy", ".npz")):
         return ArrayFile(place, specs, without)

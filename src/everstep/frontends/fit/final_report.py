@@ -5,13 +5,12 @@ its record. A finished run that is called again does what a kill has left undone
 """
 
 import copy
-import itertools
 import logging
 from pathlib import Path
 
 import keras
 
-from everstep.data import Stream, nest
+from everstep.data import LimitedStream, Stream, nest
 from everstep.errors import UsageError
 from everstep.evaluation import evaluate_samples
 from everstep.export import evaluated_weights, unchanged
@@ -98,11 +97,10 @@ class FinalReport:
 
     def _write_samples(self, run: Run) -> None:
         """Evaluates with the exported weights; nothing is drawn, and nothing in the model changes."""
-        stream, classes, folder = self._opened(), run.record.get("classes") or [], run.directory / "reports"
-        batches = itertools.islice(stream, self._steps)
+        opened, folder, classes = self._opened(), run.directory / "reports", run.record.get("classes")
+        batches = opened if self._steps is None else LimitedStream(opened, self._steps)
         with random_state.untouched(), unchanged(_states(self._model)), evaluated_weights(self._model.optimizer):
-            task, ids = CompiledTask(self._model), stream.sample_ids()
-            evaluate_samples(task, self._model, batches, folder, SPLIT, classes=classes, ids=ids)
+            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT, classes=classes)
 
 
 def _states(model: keras.Model) -> list[keras.Variable]:

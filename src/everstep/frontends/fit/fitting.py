@@ -57,7 +57,7 @@ from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import announcements, closing_rows, exported_files, shorten_uncaught_errors, stored_seed
+from everstep.run import announcements, closing_rows, exported_files, program_run, shorten_uncaught_errors, stored_seed
 from everstep.task import needs_labels, require_compiled
 from everstep.tracking import TrackingConfig
 
@@ -232,9 +232,11 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_output(verbose))
         # A call that keeps nothing works in a directory that is removed afterwards.
-        directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
+        placed = program_run(model_dir) if model_dir else None
+        place = working_copy(placed.directory) if placed else tempfile.TemporaryDirectory()
+        directory = Path(stack.enter_context(place))
         classes.require_those_of(directory)
-        seed = choose_seed(directory) if seed is None else seed
+        seed = choose_seed(directory, placed.seed if placed else None) if seed is None else seed
         exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
         stack.enter_context(backend.prepared(seed, exact))
         size = counts.size(samples_in(data))
@@ -286,7 +288,7 @@ def fit(
                 export=formats,
                 labels=labels,
                 at_end=final.evaluate,
-                record={"classes": classes.names} if classes.names else None,
+                record={**({"classes": classes.names} if classes.names else {}), **(placed.record() if placed else {})},
             ),
             finish=finish,
         )
@@ -571,8 +573,10 @@ class _CountedSeed(int):
 _last: dict[str, Any] = {"state": "", "calls": 0}
 
 
-def choose_seed(directory: Path | None) -> int:
+def choose_seed(directory: Path | None, repeated: int | None = None) -> int:
     """Returns the seed of the run in a directory; for a new run, and without a directory, a different one per call.
+
+    A run that repeats another one has the seed of that, `repeated`.
 
     It follows from the global random generators and from the number of calls since they were seeded, so that
     `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them. Calls that resume a run are
@@ -587,4 +591,5 @@ def choose_seed(directory: Path | None) -> int:
     _last["state"] = state
     digest.update(int(_last["calls"]).to_bytes(8, "big"))
     stored = None if directory is None else stored_seed(directory)
+    stored = repeated if stored is None else stored
     return int.from_bytes(digest.digest()[:4], "big") >> 1 if stored is None else stored

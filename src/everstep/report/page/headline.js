@@ -31,7 +31,7 @@ function statusClass(status) {
 }
 
 function runName(place) {
-  return [element("i", { class: `swatch run${place % 6}`, "aria-hidden": "true" }), data.runs[place].name];
+  return [element("i", { class: `swatch run${place % COLOURS}`, "aria-hidden": "true" }), data.runs[place].name];
 }
 
 function figuresCompared() {

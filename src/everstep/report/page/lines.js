@@ -1,6 +1,8 @@
 // Curves over steps or epochs.
 //   series: [{ name, colour (a class), dashed, steps, values, ended: { step, text } where the run ended with an earlier step's weights }]   marks: [{ step, text, flag, colour }]
 
+const COLOURS = 8; // run0 to run7 of the style
+
 function lineChart(title, series, marks, logarithmic, unit) {
   const steps = [...new Set(series.flatMap((one) => one.steps))].sort((a, b) => a - b);
   const legend = element("div", { class: "legend" });
