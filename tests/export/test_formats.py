@@ -82,7 +82,8 @@ def load_serving(path):
         program = torch.export.load(path).module()
         return lambda batch: program(torch.from_numpy(batch)).detach()
     tf = pytest.importorskip("tensorflow")
-    return tf.saved_model.load(str(path)).serve
+    program = tf.saved_model.load(str(path))  # it owns the variables: the function alone does not keep them
+    return lambda batch: program.serve(batch)
 
 
 @pytest.mark.parametrize("check", exports.CHECKS, ids=lambda check: check.__name__)
