@@ -45,7 +45,7 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"doors", "entry_points", "errors", "keras_internals", "log_lines", "redaction"}
+UNIVERSAL = {"doors", "entry_points", "errors", "extras", "keras_internals", "log_lines", "redaction"}
 UNIVERSAL |= {"startup_messages", "types"}
 
 

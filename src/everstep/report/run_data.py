@@ -27,6 +27,7 @@ from everstep.run import (
     loop_directories,
     record,
     results_file,
+    runs_like,
 )
 from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history
 
@@ -463,7 +464,8 @@ def _read_run(directory: Path, name: str) -> RunData:
     splits = read_splits(directory / "reports")
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:
-        raise UsageError("contains neither run.json nor an evaluation", key="RUN", received=str(directory))
+        reason = "contains neither run.json nor an evaluation"
+        raise UsageError(reason, key="RUN", received=str(directory), remedy=runs_like(directory))
     run = RunData(name, known, curves, splits, read_config(directory), read_export(directory), read_notes(directory))
     if not curves and not splits and not run.figures():
         raise UsageError("has no logged step and no evaluation yet", key="RUN", received=str(directory))
