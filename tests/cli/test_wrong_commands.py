@@ -103,3 +103,11 @@ def test_words_are_typed_for_one_command_only() -> None:
     words = [word for command in commands.COMMANDS.values() for word in command.also_typed]
     assert sorted(words) == sorted({*words})
     assert not {*words} & {*commands._NO_COMMANDS}
+
+
+def test_a_removal_takes_the_directory_that_is_here(with_a_run: Any) -> None:
+    assert "runs/first" in with_a_run("runs", "rm", "first", "--dry-run").out
+    Path("first").mkdir()
+    outcome = with_a_run("runs", "rm", "first", "--dry-run")
+    assert outcome.code == 2
+    assert "first: is not a run directory" in outcome.err

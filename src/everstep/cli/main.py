@@ -76,7 +76,7 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
         declined = next((why for spelling in _spellings() if (why := spelling.why_declined(option))), "")
         hint = declined or _options_like(option, error) or key_instead_of(option, words)
         found = f"No such option: {option}{f'; {hint}' if hint else ''}"
-    elif hasattr(error, "param_type") and (example := _example(context)):  # an argument or an option is missing
+    elif (hasattr(error, "param_type") or "unexpected extra argument" in found) and (example := _example(context)):
         found = f"{found}; {example}"
     return UsageError(f"{found} (see: {path} --help)")
 
