@@ -45,7 +45,7 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"doors", "entry_points", "errors", "keras_internals", "log_lines", "redaction"}
+UNIVERSAL = {"doors", "entry_points", "errors", "extras", "keras_internals", "log_lines", "redaction"}
 UNIVERSAL |= {"startup_messages", "types"}
 
 
@@ -312,7 +312,7 @@ def test_commands_parse():
     """Each is a command that exists, with options and arguments that it takes."""
     root = typer.main.get_command(app)
     for page, words in commands():
-        if words[0] in ("--help", "--version"):
+        if words[0] in ("--help", "--version", "--install-completion", "--show-completion"):
             continue
         assert words[0] in COMMANDS, f"{page}: there is no everstep {words[0]}"
         words = normalised(words)
