@@ -80,8 +80,7 @@ class RunsServer:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a browser keeps its connections open
+    block_on_close = False  # one who does not read his answer must not delay the end
 
 
 class _Server6(_Server):
@@ -118,7 +117,6 @@ def _is_loopback(host: str) -> bool:
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "everstep", ""
     timeout = 60
 
