@@ -6,10 +6,11 @@ import time
 from urllib.parse import quote
 
 import pytest
-from .report_runs import HOSTILE, classification_run, resumed_run
 
 from everstep.report import RunsFolder, RunsServer
 from everstep.run.record import Run
+
+from .report_runs import HOSTILE, classification_run, resumed_run
 
 SECRET = "not below the folder"
 
