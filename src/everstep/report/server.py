@@ -37,7 +37,7 @@ from everstep.report.runs_folder import RunsFolder
 MOST_RUNS = 50
 """How many runs one request may name."""
 
-_SCRIPTS = ("dom.js", "format.js", "charts.js", "lines.js", "curves.js", "runs_table.js", "runs_chosen.js", "runs.js")
+SCRIPTS = ("dom.js", "format.js", "charts.js", "lines.js", "curves.js", "runs_table.js", "runs_chosen.js", "runs.js")
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -181,4 +181,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @functools.cache
 def page(root: str) -> str:
     """Returns the page."""
-    return html("Runs", {"root": root}, _SCRIPTS, ("page.css", "runs.css"), connects=True)
+    return html("Runs", {"root": root}, SCRIPTS, ("page.css", "runs.css"), connects=True)

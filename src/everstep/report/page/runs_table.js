@@ -91,8 +91,8 @@ class RunsTable {
   show(runs, words) {
     const columns = columnsOfRuns(runs);
     const shown = ordered(runs.filter((run) => passes(run, words)), columns, this.sorting);
-    const layout = JSON.stringify([columns.map((column) => column.key), this.sorting]);
-    if (layout !== this.layout) this.paintHead(columns);
+    const layout = columns.map((column) => column.key).join("\n"), head = JSON.stringify([layout, this.sorting]);
+    if (head !== this.shownHead) this.paintHead(columns);
     const bests = new Map(columns.filter((column) => column.metric).map((column) => [column.key, best(shown, column)]));
     const kept = new Map();
     for (const run of shown) {
@@ -100,7 +100,7 @@ class RunsTable {
       const before = this.lines.get(run.name);
       kept.set(run.name, before && before.stamp === stamp ? before : { stamp, row: this.row(run, columns, bests) });
     }
-    this.layout = layout;
+    this.shownHead = head;
     this.lines = kept;
     const rows = [...kept.values()].map((line) => line.row);
     if (rows.length !== this.body.children.length || rows.some((row, place) => row !== this.body.children[place])) this.replace(rows);
