@@ -39,7 +39,7 @@ _CORE = {
     ),
     "launch": Command(_ANY, "Run a command; restart it when it dies.", "everstep.cli.launch"),
     "runs": Command(_RUNS, "List runs, show, compare or remove them.", "everstep.cli.runs"),
-    "ui": Command(_RUNS, "Show runs in the browser: a live table, curves, comparisons.", "everstep.cli.ui"),
+    "ui": Command(_RUNS, "Show runs in a browser: a live table, curves, reports.", "everstep.cli.ui"),
     "report": Command(_RUNS, "Write an HTML report: curves, errors, the worst samples.", "everstep.cli.report"),
     "predict": Command(_RUNS, "Predict new data with a trained model.", "everstep.cli.predict"),
     "generate": Command(_RUNS, "Let a trained language model continue texts.", "everstep.cli.generate"),
