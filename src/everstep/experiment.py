@@ -147,7 +147,7 @@ def run_experiment(
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done, in every format of the backend; or the formats, such
         as `["keras", "saved_model"]`.
-      verbose: Whether to print progress to standard error; 2 for all but the numbers.
+      verbose: Whether to print progress to standard error, or below a notebook's cell; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; a section covers its keys.
       keep: Whether the directory is kept; if not, no checkpoint and no record is written.

@@ -93,7 +93,7 @@ _CORE = {
     ),
     "ui": Command(
         RUNS,
-        "Show runs in the browser: a live table, curves, comparisons.",
+        "Show runs in a browser: a live table, curves, reports.",
         "everstep.cli.ui",
         also_typed=words_for("everstep ui", "dashboard web open browse"),
     ),

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import datetime
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import TrainingError, UsageError
+from everstep.notebook import people_stream
 from everstep.run import Interrupted, signals_handled
 from everstep.sweeps import FILE, PAGE, page
 from everstep.sweeps.definition import Definition, require_same
@@ -506,4 +506,4 @@ class _SweepProgress:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=people_stream(), flush=True)
