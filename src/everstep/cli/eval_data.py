@@ -1,5 +1,6 @@
 """`everstep eval RUN --data`: a trained model on data from a file or a folder, without the program that trained it."""
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -80,13 +81,26 @@ def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Log
         numbered = ", ".join(f"{name} {number}" for number, name in enumerate(data.class_names))
         print(f"the record has no names of classes, so that they count in this order: {numbered}", file=sys.stderr)
     batches = trained.LabelledBatches(predictor, data, request.batch_size)
-    split, logs = trained.split_name(request.data), trained.evaluate_on(batches) if is_compiled else {}
+    split, logs = trained.split_name(request.data), _compiled_logs(batches) if is_compiled else {}
     if request.samples is None:
         return logs or trained.write_samples(batches, None, split)
     directory = found.directory or Path()
     means = trained.write_samples(batches, directory / "reports", split, request.samples)
     print(f"{min(request.samples, len(data.labels))} samples in {report.write([directory])}", file=sys.stderr)
     return logs or means
+
+
+def _compiled_logs(batches: Any) -> Logs:
+    """Returns the loss and the metrics of a compiled model, computed as they are at the end of an epoch."""
+    from everstep.experiment_config import ExperimentConfig
+    from everstep.loop import create_trainer
+    from everstep.task import CompiledTask, TaskConfig
+
+    task = CompiledTask(batches.predictor.model, validation_data=batches.stream())
+    with contextlib.closing(
+        create_trainer(ExperimentConfig(task=TaskConfig()), task, train=False, evaluate=True)
+    ) as found:
+        return dict(found.evaluate())
 
 
 def require_experiment(directory: Path, stored: str, given: Sequence[str]) -> None:
