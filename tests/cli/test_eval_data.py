@@ -44,7 +44,8 @@ def evaluate(trained, monkeypatch, capsys):
 def test_the_numbers_are_those_of_the_last_evaluation(evaluate, trained):
     code, logs, error = evaluate("--data", "test.npz", "--json", "--batch-size", "32")
     assert code == 0, error
-    assert logs == json.loads((trained / "mine" / "run.json").read_text())["metrics"]["validation"]
+    recorded = json.loads((trained / "mine" / "run.json").read_text())["metrics"]["validation"]
+    assert logs == {name: recorded[name] for name in ("validation_loss", "accuracy")}
 
 
 def test_batches_of_any_size_and_an_earlier_checkpoint(evaluate):

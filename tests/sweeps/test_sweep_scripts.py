@@ -76,7 +76,9 @@ def test_a_killed_trial_resumes_in_its_own_directory(place):
     found = json.loads((place / "sweep" / "trials.json").read_text())
     assert [row["state"] for row in found["trials"]] == ["complete", "complete"]
 
-    assert start("train.py", "--batch-size=16", "--units=2").wait(600) == 0
+    alone = start("train.py", "--batch-size=16", "--units=2")
+    _, error = alone.communicate(timeout=600)
+    assert alone.returncode == 0, error
     assert record("runs/mine")["digest"] == first["digest"], "the bits of a run without a sweep, and without a kill"
 
 
@@ -92,7 +94,7 @@ def kill_in_training(directory, sweep):
 
 
 def test_a_script_that_keeps_no_run_says_so(place):
-    (place / "train.py").write_text(SCRIPT.replace('model_dir="runs/mine"', "").replace("epochs=20", "epochs=1"))
+    (place / "train.py").write_text(SCRIPT.replace(', model_dir="runs/mine"', "").replace("epochs=20", "epochs=1"))
     sweep = start("-m", "everstep", "sweep", "train.py", "units=2,3")
     _, error = sweep.communicate(timeout=600)
     assert sweep.returncode == 1
