@@ -98,7 +98,7 @@ def _open_predictor(run_or_model: Any, checkpoint: str | int | None) -> Iterator
             )
         yield KerasPredictor(run_or_model)
     elif isinstance(run_or_model, str | os.PathLike):
-        name = local_run(os.fspath(directory_of(run_or_model)), None if checkpoint is None else str(checkpoint))
+        name = local_run(directory_of(run_or_model), None if checkpoint is None else str(checkpoint))
         with opened(name) as found:
             yield predictor_of(found, checkpoint)
     else:
