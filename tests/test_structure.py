@@ -33,7 +33,7 @@ PACKAGE = ROOT / "src" / "everstep"
 # Lowest first. A part imports only parts on earlier lines; parts on one line do not import each other. A part is a
 # folder or file of the package, or a folder inside one that is on another line than the rest of it.
 LINES = (
-    "redaction startup_messages keras_internals entry_points",
+    "redaction startup_messages keras_internals entry_points notebook extras",
     "log_lines",
     "errors",
     "doors",
@@ -140,10 +140,12 @@ PUBLIC_NAMES = [
     "get_tfrecord_dataset",
     "get_train_ds",
     "get_valid_ds",
+    "load",
     "predict",
     "register_experiment",
     "register_task",
     "run_experiment",
+    "show_report",
     "sweep",
     "value_and_grad",
 ]

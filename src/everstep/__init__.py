@@ -45,6 +45,7 @@ liveness.py           how another process or machine is known to be alive or dea
                       launch/ ask
 storage.py            atomic files: written under a temporary name, synced, renamed
 log_lines.py          log records as plain lines
+notebook.py           whether this process is a notebook's kernel; standard error is red there, so where lines go
 startup_messages.py   what backends print while they start, held back
 keras_internals.py    what is used of Keras's private modules
 doors.py              packages whose names are loaded when they are first used
@@ -81,10 +82,11 @@ if TYPE_CHECKING:
     from everstep.loop.actions import EarlyStopping
     from everstep.model_garden import Controller
     from everstep.projects.training import Training
+    from everstep.report import show_report
     from everstep.sweeps import sweep
     from everstep.task import ClassificationTask, CompiledTask, Task, TaskConfig, cond, value_and_grad
     from everstep.task.optim import OptimizationConfig
-    from everstep.trained import predict
+    from everstep.trained import load, predict
 
 
 __version__ = "0.1.0"

@@ -44,6 +44,7 @@ from typing import Any
 
 from everstep import redaction
 from everstep.entry_points import companion, is_missing
+from everstep.extras import install_command
 from everstep.log_lines import without_colours
 
 _AROUND = re.compile(r"^Exception encountered when calling \S+\. |Arguments received by .*$")
@@ -223,7 +224,7 @@ def renamed_keys(names: KeyNames) -> Iterator[None]:
             raise
         renamed = type(error)(problems)
         renamed.announced = error.announced
-        raise renamed from error
+        raise renamed.with_traceback(error.__traceback__) from error.__cause__  # the same error, in other words
     finally:
         _active_names.reset(token)
 
@@ -296,9 +297,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> UsageError:
 
     Example: `raise missing_extra("tensorflow", "tensorflow", "backend 'tensorflow'")`.
     """
-    return UsageError(
-        f"{purpose} needs the package {package!r}, which is not installed", remedy=f"pip install 'everstep[{extra}]'"
-    )
+    return UsageError(f"{purpose} needs the package {package!r}, which is not installed", remedy=install_command(extra))
 
 
 def missing_companion(error: ImportError, key: str = "") -> UsageError | None:

@@ -18,6 +18,7 @@ from everstep.argument_order import accepts_model_garden_order, require_order
 from everstep.checkpoint import Checkpointer
 from everstep.checkpoint.remote import working_copy
 from everstep.config import Change
+from everstep.data import class_names
 from everstep.engine import backend, configured_strategy, entered, precision
 from everstep.errors import UsageError
 from everstep.experiment_config import ExperimentConfig, Mode
@@ -42,8 +43,11 @@ from everstep.loop import (
 from everstep.loop.actions import ConfiguredActions
 from everstep.run import (
     Attempt,
+    ChangeRefused,
+    Labels,
     LiveFacts,
     Run,
+    all_refusals,
     announcements,
     changes_since_newest,
     config_text,
@@ -52,11 +56,15 @@ from everstep.run import (
     export_trained,
     goodput,
     guarded,
+    is_repetition,
     opened_checkpoints,
     print_line,
     processes,
+    program_run,
+    record_ending,
     require_trackers,
     restore_or_initialize,
+    stopped_early,
     trained_config,
     with_attempt_hooks,
 )
@@ -76,6 +84,7 @@ class EntryPoint:
       schedule: Epochs, where windows, evaluations and saves follow them instead of the intervals in `params`; the plan
         and the lines of the console then count epochs.
       shows_layers: Whether the table of the model's layers is printed, or one line about the model.
+      labels: What people call the run; with a name of its own where it is a run of no experiment.
       at_end: Called with the run when training is done, while this process still holds the directory's lock. What it
         adds to the run's `record` is written with the end of the attempt.
     """
@@ -85,6 +94,7 @@ class EntryPoint:
     code_root: str | Path | None = None
     schedule: EpochSchedule | None = None
     shows_layers: bool = True
+    labels: Labels = Labels()
     at_end: Callable[[Run], None] | None = None
 
 
@@ -152,6 +162,9 @@ def run_experiment(
     """
     require_order(task, params)
     redaction.learn(params.as_dict())
+    if entry_point is None and model_dir and keep:  # a user's program
+        placed = program_run(model_dir)
+        model_dir, entry_point = placed.directory, EntryPoint(record=placed.record())
     session = _Session(
         task,
         params,
@@ -241,6 +254,9 @@ class _Session:
         if strategy is not None and not hasattr(strategy, "scope"):
             reason = "expected what get_distribution_strategy returns, or None"
             raise UsageError(reason, key="distribution_strategy", received=strategy)
+        if is_repetition():
+            self.params = self.params.replace()
+            self.params.trainer.tracking = self.params.trainer.tracking.without_servers()
         self.params.validate()
         require_trackers(self.params.trainer.tracking)
         backend.select(self.params.runtime.backend)
@@ -251,13 +267,15 @@ class _Session:
 
     def open(self, stack: contextlib.ExitStack, model_dir: str | Path, strategy: Any) -> None:
         """Opens the run: locks the directory, handles signals, opens the checkpoints."""
-        params, name = self.params, self.experiment or self.task.name
+        params, labels = self.params, self.entry_point.labels
+        name = self.experiment or ("" if labels.default_name else self.task.name)
         stack.enter_context(announcements.interruption_announced(self.say if self.verbose else None, self.keep))
         following = self.mode is Mode.CONTINUOUS_EVAL
         shared = Path(stack.enter_context(working_copy(model_dir, self.trains, follow=following)))
         directory = stack.enter_context(processes.own_directory(self.gang, shared))
         code_root, writes = self.entry_point.code_root, self.keep and self.gang.is_first
-        self.run = Run.open(directory, name, keras.backend.backend(), code_root=code_root, is_kept=writes)
+        backend_name = keras.backend.backend()
+        self.run = Run.open(directory, name, backend_name, code_root=code_root, is_kept=writes, labels=labels)
         compiled = shared / ".compiled" if self.keep else None
         if self.trains and writes:
             self.run.start_reading_code()
@@ -279,11 +297,11 @@ class _Session:
         save_summary: bool,
     ) -> None:
         """Builds the configuration, compared with that of the newest checkpoint; the trainer; the loop around it."""
-        text = self._configure()
-        if callable(trainer):
-            self.trainer = trainer(self.params)
-        else:
-            self.trainer = trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+        try:
+            text = self._configure()
+        except ChangeRefused as refused:
+            raise self._complete(refused, trainer, hooks) from None
+        self.trainer = self._create_trainer(trainer)
         stack.callback(self.trainer.close)
         self._plan_windows()
         self.attempt = Attempt(self.run, self.trainer, text, self.allow_change) if self.trains else None
@@ -326,6 +344,19 @@ class _Session:
             request_stop=self.guard.request_stop,
         )
 
+    def _create_trainer(self, trainer: Trainer | Callable[[ExperimentConfig], Trainer] | None) -> Trainer:
+        if callable(trainer):
+            return trainer(self.params)
+        return trainer or create_trainer(self.params, self.task, self.trains, self.evaluates)
+
+    def _complete(self, refused: ChangeRefused, trainer: Any, hooks: Iterable[Hook]) -> ChangeRefused:
+        """Returns the refusal with everything else that differs from the run, as far as the rest can be built."""
+        if self.gang.size > 1:  # building takes all processes, and each of them must then refuse the same
+            return refused
+        with contextlib.suppress(Exception), contextlib.closing(self._create_trainer(trainer)) as built:
+            return all_refusals(refused, str(self.run.directory), self.checkpointer, built, hooks, self.allow_change)
+        return refused
+
     def _configure(self) -> str:
         """Completes the configuration, and compares it with former ones; returns the text that a kept run records."""
         if self.trains:
@@ -366,7 +397,9 @@ class _Session:
             restored = restore_or_initialize(controller, initialize, self.run, self.say, step)
             if restored and self.trains:
                 self.schedule.require_reachable(controller.step, config.train_steps)
-                self.say(f"resumed at step {controller.step}, attempt {len(self.run.record['attempts']) + 1}")
+                epochs = self.schedule.trained(controller.step)
+                where = f"step {controller.step}{f' ({epochs})' if epochs else ''}"
+                self.say(f"resumed at {where}, attempt {len(self.run.record['attempts']) + 1}")
         if self.trains and (changed := self.run.changed_code()):
             self.say(f"the code has changed since the last attempt: {changed}")
         if self.verbose:
@@ -396,7 +429,10 @@ class _Session:
         """Inside the block the attempt is recorded, and how it ends."""
         if self.attempt is None:
             return contextlib.nullcontext()
-        further = {"mode": self.mode.value, **(self.entry_point.record or {})}
+        sources = self.task, self.task.task_config, self.trainer.train_stream
+        classes = next(filter(None, map(class_names, sources)), None)
+        named = {"classes": classes} if classes else {}
+        further = {"mode": self.mode.value, **named, **(self.entry_point.record or {})}
         end = self.schedule.last_step(self.config.train_steps)
         return self.attempt.recorded(end, self.changes, self.guard.last_beat, further)
 
@@ -437,11 +473,16 @@ class _Session:
         measured = self.trains and (self.keep or self.verbose)
         if measured and (figures := cost.measure(self.run.record, self.trainer, self.controller.training_time)):
             self.say(f"cost {figures}")
+        exported = False
         if self.trains and export:
             self._raise_if_stop_requested()
             with self.trainer.whole_model():
                 if self.gang.is_first:
-                    export_trained(self.trainer, self.run.directory, None if export is True else export)
+                    exported = export_trained(self.trainer, self.run.directory, None if export is True else export)
+        if self.trains:
+            record_ending(self.run, self.controller, self.schedule, exported)
+            if (line := stopped_early(self.run.record)) and self.controller.training_time[0]:
+                self.say(f"{line}: {self.controller.stopped}")
         if self.attempt and self.entry_point.at_end is not None:
             self._raise_if_stop_requested()
             self.attempt.require_digests()

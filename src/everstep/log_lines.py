@@ -7,8 +7,9 @@ gives the root logger a handler with its first record. From then on every line b
 import contextlib
 import logging
 import re
-import sys
 from collections.abc import Iterator
+
+from everstep.notebook import people_stream
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -43,14 +44,14 @@ def handlers_kept() -> Iterator[None]:
 
 
 class _PlainLines(logging.Handler):
-    """Writes messages to what `sys.stderr` is at that moment, as Python does where no logger has a handler."""
+    """Writes messages to what `sys.stderr` is at that moment, as Python does without handlers; not red in notebooks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record that no other handler has taken; a closed standard error is no reason to fail."""
         if _has_handlers(logging.getLogger(record.name)):
             return
         try:
-            print(without_colours(self.format(record)), file=sys.stderr, flush=True)
+            print(without_colours(self.format(record)), file=people_stream(), flush=True)
         except (OSError, ValueError):
             pass
         except Exception:  # arguments that do not fit the message

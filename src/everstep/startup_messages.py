@@ -5,11 +5,15 @@ come from C++ and go to file descriptor 2, past `sys.stderr`, so that is where t
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from typing import Any
 
 _STDERR = 2
 _CHATTER = re.compile(
@@ -52,6 +56,42 @@ def held_back() -> Iterator[None]:
             held.seek(0)
             with open(_STDERR, "wb", closefd=False) as out:
                 out.writelines(line for line in held if not (dropped and dropped.match(line)))
+
+
+class QuietImport:
+    """A finder for `sys.meta_path`: it leaves the search to the others, and holds back what a module says at its start.
+
+    Args:
+      name: The module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._searching = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        """Returns what the other finders return for the module; None for any other one."""
+        if name != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                with held_back():
+                    execute(module)
+                self.imported(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def imported(self, module: types.ModuleType) -> None:
+        """Is called when the module is imported."""
+        sys.meta_path.remove(self)
 
 
 def _flush() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from everstep.evaluation import Accuracy, Evaluator, SampleBatch
+from everstep.extras import install_command
 from everstep.report import side_by_side
 from everstep.run.record import Run
 
@@ -151,12 +152,12 @@ def test_without_matplotlib(two_runs: Any, monkeypatch: Any) -> None:
     assert outcome.code == 0
     assert outcome.err == (
         "no picture: a picture of curves needs the package 'matplotlib', which is not installed: "
-        "pip install 'everstep[plot]'\n"
+        f"{install_command('plot')}\n"
     )
     assert "validation loss, last" in outcome.out
     refused = two_runs("runs", "compare", "runs/a", "runs/b", "--out", "c.png")
     assert (refused.code, refused.out) == (2, "")
-    assert "pip install 'everstep[plot]'" in refused.err
+    assert install_command("plot") in refused.err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from everstep.engine import backend
 from everstep.errors import UsageError
+from everstep.extras import install_command
 
 CURRENT = keras.backend.backend()
 OTHER = "tensorflow" if CURRENT == "jax" else "jax"
@@ -41,7 +42,7 @@ def test_backend_that_is_not_installed_names_the_extra(monkeypatch):
     with pytest.raises(UsageError) as caught:
         backend.select(CURRENT)
     assert (caught.value.key, caught.value.received) == ("runtime.backend", CURRENT)
-    assert caught.value.remedy == f"pip install 'everstep[{CURRENT}]'"
+    assert caught.value.remedy == install_command(CURRENT)
 
 
 def test_seed_determines_the_weights():

@@ -137,3 +137,22 @@ def test_no_more_steps_are_trained_than_specified():
     trainer = Counting(7)
     train(trainer, EpochSchedule(3, None), steps=16)
     assert trainer.global_step == 16
+
+
+class LastSteps(Hook):
+    """Notes the last steps."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_last_step(self, step):
+        self.steps.append(step)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("steps", [3, 4], ids=["between two epochs", "inside one"])
+def test_data_that_can_be_read_once_ends_training_with_a_save_and_its_hooks(steps):
+    trainer, hook = Counting(6, repeat=False), LastSteps()
+    controller = train(trainer, EpochSchedule(5, steps), hook)
+    assert (trainer.global_step, hook.steps, trainer.events[-1]) == (6, [6], "save 6")
+    assert controller.checkpointer.latest() == 6

@@ -80,7 +80,10 @@ def test_the_last_step(schedule, steps, last):
 
 def test_fewer_steps_than_a_run_has_trained_are_refused():
     StepSchedule(5).require_reachable(12, 12)
-    for schedule, key, received in ((StepSchedule(5), "train_steps", 10), (StepSchedule(5, None, 2.5), "epochs", 2.5)):
+    for schedule, key, received in (
+        (StepSchedule(5), "train_steps", 10),
+        (StepSchedule(5, epochs=2.5, batches=4), "epochs", 2.5),
+    ):
         with pytest.raises(UsageError) as error:
             schedule.require_reachable(12, 10)
         assert (error.value.key, error.value.received) == (f"trainer.{key}", received)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.config import Config, apply_layers
 from everstep.errors import UsageError
+from everstep.extras import install_command
 from everstep.model_garden.gin import bindings as gin_bindings
 from everstep.model_garden.gin.reading import as_gin
 
@@ -94,7 +95,7 @@ def test_gin_is_not_needed_without_bindings():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines() == [
         "[] '' None None",
-        "reading gin bindings needs the package 'gin-config', which is not installed: pip install 'everstep[gin]'",
+        f"reading gin bindings needs the package 'gin-config', which is not installed: {install_command('gin')}",
     ], done.stderr
 
 

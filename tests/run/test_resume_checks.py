@@ -455,8 +455,8 @@ def test_parts_of_a_stream_are_compared():
 class Opaque(Stream):
     """Batches that only the stream knows, and its files, if it has some."""
 
-    def __init__(self, files=()):
-        super().__init__(repeat=True, batches_per_epoch=3)
+    def __init__(self, files=(), batches=3):
+        super().__init__(repeat=True, batches_per_epoch=batches)
         self.names = files
 
     @property
@@ -481,8 +481,7 @@ def test_a_first_batch_identifies_opaque_data():
 def test_other_kinds_and_lengths_of_streams_are_named():
     class Other(Opaque):
         def __init__(self):
-            super().__init__()
-            self._batches_per_epoch = 4
+            super().__init__(batches=4)
 
     before = opaque(np.zeros(2))
     trainer = types.SimpleNamespace(train_stream=Other(), validation_stream=None, train_example=np.zeros(2))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from submit_place import Place, until
 
+from everstep.extras import install_command
 from everstep.submit import ray as executor
 from everstep.submit.submissions import newest
 
@@ -99,7 +100,7 @@ def test_ray_is_not_installed(place: Place, monkeypatch: pytest.MonkeyPatch) -> 
     printed = place.submit(1, "--on", "ray", code=2)
     assert printed == (
         "everstep: error: --on ray needs the package 'ray[default]', which is not installed: "
-        "pip install 'everstep[ray]'\n"
+        f"{install_command('ray')}\n"
     )
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert "RAY_ADDRESS: received '10.0.0.1:6379', expected a dashboard's" in place.submit(1, "--on", "ray", code=2)

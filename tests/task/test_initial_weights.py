@@ -337,4 +337,4 @@ def test_without_tensorflow_its_checkpoints_name_the_extra(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env={**os.environ}, cwd=tmp_path
     )
-    assert "pip install 'everstep[tensorflow]'" in done.stdout, done.stderr
+    assert "[tensorflow]'" in done.stdout, done.stderr

@@ -6,6 +6,7 @@ import pytest
 
 import everstep as es
 from everstep.cli.main import main
+from everstep.extras import install_command
 from everstep.testing.problems import raises_problem
 
 
@@ -61,5 +62,5 @@ def test_a_missing_package_is_named(tmp_path, capsys, monkeypatch):
     directory = tmp_path / "run"
     words = ["train", "mnist/local", "--model-dir", str(directory), "trainer.tracking.wandb=true"]
     assert main(words) == 2
-    assert "pip install 'everstep[wandb]'" in capsys.readouterr().err.splitlines()[-1]
+    assert install_command("wandb") in capsys.readouterr().err.splitlines()[-1]
     assert not directory.exists()

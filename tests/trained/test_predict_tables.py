@@ -105,3 +105,16 @@ def test_a_file_in_an_object_store(tmp_path, monkeypatch):
     with pytest.raises(UsageError) as error:
         read("memory://bucket/other.csv")
     assert (error.value.key, error.value.received) == ("--input", "memory://bucket/other.csv")
+
+
+def test_a_column_of_text_for_a_model_that_takes_numbers(tmp_path):
+    (tmp_path / "in.csv").write_text("text,label\ngood,pos\n")
+    with raises_problem(
+        key="--input",
+        reason=r"the columns text, label hold text, but the model's input 'pair' takes float32\[2\]",
+        remedy=r"everstep.predict\(RUN, vectorize\(texts\)\)",
+    ):
+        read(tmp_path / "in.csv")
+    (tmp_path / "in.csv").write_text("a,b,label\n1,2,pos\n")
+    with raises_problem(key="--input", reason="the column 'label' holds text", remedy="--without label"):
+        read(tmp_path / "in.csv")

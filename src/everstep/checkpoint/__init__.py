@@ -19,7 +19,8 @@ manifest.py         `manifest.json`: format version, run, step, metrics, a SHA-2
                     damaged; refuses a newer format
 retention.py        which checkpoints are kept and which deleted: newest, every so many steps or seconds, best; at
                     least 2. The defaults (`max_to_keep`, `keep_best`) are in `loop/config.py`
-base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used
+base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used;
+                    those of a task (`Task.base_weights`) are compared in `engine/state.py`
 partial_read.py     some arrays of a checkpoint that may not be trusted, for `init_checkpoint`; limits of size,
                     refuses archives that unpack to too much
 averaging.py        the average of several checkpoints: which arrays are averaged, refuses those of other models;

@@ -7,9 +7,12 @@ and offered to commands of other packages:
 train.py         `everstep train`: its options and defaults, the run directory (`runs/<experiment>-<digest>`),
                  combinations that are refused
 eval.py          `everstep eval`: which checkpoint, `--samples`, what TARGET may be
+eval_data.py     `everstep eval --data`: the exported model on files with labels; a run that needs them
 predict.py       `everstep predict`: its options; the work is in `trained/`
 export.py        `everstep export`: where to (`export-STEP`), which formats
 report.py        `everstep report`: its options; the page is in `report/`
+ui.py            `everstep ui`: its ports (7878, 5000, 6006), MLflow and TensorBoard beside it; the page is served by
+                 `report/server.py`
 reproduce.py     `everstep reproduce`: its options; the work is in `reproduce/`
 runs.py          `everstep runs`: `runs ROOT` is `runs list ROOT`
 runs_list.py     `everstep runs list`: columns, `--sort` (metric, step, age, experiment), `--descending`; without it
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
         Command,
         experiment_keys,
         new_app,
+        words_for,
     )
     from everstep.cli.output import (
         aligned,

@@ -27,7 +27,7 @@ from everstep.config import (
 )
 from everstep.errors import UsageError, join
 from everstep.experiment_config import ExperimentConfig, read_experiment, with_learning_rate_length
-from everstep.run import changes_since
+from everstep.run import changes_since, named_run
 from everstep.storage import json_text
 
 app = new_app()
@@ -103,7 +103,7 @@ def _shown(change: Change) -> Change:
 
 def _changes(other: str, resolved: Resolved) -> list[Change]:
     """Returns what differs from the experiment itself, from a run, or from this experiment with a file laid over it."""
-    path = Path(other)
+    path = Path(named_run(other))
     if other == "factory":
         return _changes_from(with_learning_rate_length(resolved.factory), resolved.shown)
     if path.is_file():

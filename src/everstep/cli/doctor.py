@@ -1,4 +1,4 @@
-"""`everstep doctor`. Nothing here imports a backend: each is tried in a process of its own."""
+"""`everstep doctor`. Nothing here imports a backend: one is tried in a process of its own; with `--all` every one."""
 
 import concurrent.futures
 import dataclasses
@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from packaging.requirements import Requirement
@@ -22,33 +23,59 @@ from everstep.cli.command import new_app
 from everstep.cli.output import aligned
 from everstep.engine import backend
 from everstep.errors import UsageError
+from everstep.extras import install_command
 from everstep.storage import json_text
+from everstep.tracking import can_draw
 
 app = new_app()
 
 
-@app.command(epilog="Example: everstep doctor --json")
-def doctor(json: options.Json = False) -> None:
+All = Annotated[bool, typer.Option("--all", help="Try every backend, and load Keras with it: up to a minute.")]
+
+
+@app.command(epilog="Example: everstep doctor --all")
+def doctor(all_: All = False, json: options.Json = False) -> None:
     """Check this machine: backends, extras, disk.
 
-    Succeeds if some backend works. A run of components is checked by everstep check.
+    Tries the backend that a run would use; with --all every one, and Keras with it. Succeeds if a backend works. A run
+    of components is checked by everstep check.
     """
     environment = dict(os.environ)  # as it was: choosing a backend sets variables
-    tried = backends(environment)
-    checks = [chosen_backend(), *tried, *versions(), *extras()]
-    checks += paths()
+    chosen = chosen_backend()
+    tried = backends(environment) if all_ else quick_backends(environment)
+    checks = [chosen, *tried, *versions(), *extras(), *paths()]
     works = any(check.ok for check in tried)
     if json:
         print(json_text({"ok": works, "checks": [dataclasses.asdict(check) for check in checks]}))
     else:
-        print(aligned([(f"{_mark(check.ok)} {check.group}", check.name, check.text) for check in checks]))
+        lines = aligned([(f"{_mark(check.ok)} {check.group}", check.name, check.text) for check in checks])
+        shown = zip(lines.splitlines(), checks, strict=True)
+        print("\n".join(_grey(line) if check.ok is None else line for line, check in shown))
+        print(f"\n{verdict(checks)}")
     raise typer.Exit(0 if works else 1)
 
 
-def _mark(ok: bool) -> str:
+def verdict(checks: Sequence["Check"]) -> str:
+    """Returns in one sentence whether this machine can train, and what is wrong with it."""
+    working = [check for check in checks if check.group == "backend" and check.ok and check.name != "chosen"]
+    wrong = [f"{check.group} {check.name}" for check in checks if check.ok is False]
+    if not working:
+        return f"Not ready: no backend works. {install_command('tensorflow')} installs one."
+    names = " and ".join(f"{check.name} ({check.text})" for check in working)
+    if wrong:
+        return f"Ready to train with {names}; wrong: {', '.join(wrong)}, see above."
+    return f"Ready to train with {names}. Next: everstep train mnist/quick"
+
+
+def _mark(ok: bool | None) -> str:
     if (sys.stdout.encoding or "").lower().startswith("utf"):
-        return "✓" if ok else "✗"
-    return "ok" if ok else "no"
+        return "–" if ok is None else "✓" if ok else "✗"
+    return "- " if ok is None else "ok" if ok else "no"
+
+
+def _grey(line: str) -> str:
+    is_styled = can_draw(sys.stdout) and not os.environ.get("NO_COLOR")
+    return f"\x1b[2m{line}\x1b[0m" if is_styled else line
 
 
 _PACKAGES = (
@@ -56,6 +83,20 @@ _PACKAGES = (
     *("pydantic", "typer", "rich", "tensorboard", "mlflow", "mlflow-skinny"),
 )
 _PROBE = "import json; from everstep.engine.device_names import devices; print(json.dumps(devices()))"
+_QUICK_PROBES = {
+    "jax": "import json, jax; print(json.dumps([f'{one.platform}:{one.id}' for one in jax.devices()]))",
+    "tensorflow": """
+import json, tensorflow
+found = [one.device_type.lower() for one in tensorflow.config.list_physical_devices()]
+devices = [kind for kind in found if kind != "cpu"] or found
+print(json.dumps([f"{kind}:{index}" for index, kind in enumerate(devices)]))""",
+    "torch": """
+import json, torch
+found = torch.accelerator.is_available()
+kind = str(torch.accelerator.current_accelerator().type).replace("cuda", "gpu") if found else "cpu"
+print(json.dumps([f"{kind}:{index}" for index in range(torch.accelerator.device_count() if found else 1)]))""",
+}
+"""Programs that import a backend and list its devices, without Keras, which takes longer to load than JAX."""
 _PROBE_SECONDS = 120.0
 
 
@@ -66,13 +107,13 @@ class Check:
     Attributes:
       group: What it is about: backend, extra, path…
       name: The thing looked at.
-      ok: Whether it can be used.
+      ok: Whether it can be used; None for what is optional and not there, or was not tried.
       text: What was found, or what to do.
     """
 
     group: str
     name: str
-    ok: bool
+    ok: bool | None
     text: str
 
 
@@ -80,14 +121,27 @@ def backends(environment: Mapping[str, str], seconds: float = _PROBE_SECONDS) ->
     """Imports Keras with every backend installed, each in its own process; returns devices or the failure."""
     names = backend.installed()
     with concurrent.futures.ThreadPoolExecutor(max(1, len(names))) as pool:
-        return list(pool.map(lambda name: _try_backend(name, environment, seconds), names))
+        return list(pool.map(lambda name: _try_backend(name, environment, seconds, _PROBE), names))
 
 
-def _try_backend(name: str, environment: Mapping[str, str], seconds: float) -> Check:
+def quick_backends(environment: Mapping[str, str], seconds: float = _PROBE_SECONDS) -> list[Check]:
+    """Tries the backends in the order in which a run would choose them, until one works; says which are not tried."""
+    wanted = environment.get("KERAS_BACKEND")
+    names = sorted(backend.installed(), key=lambda name: name != wanted)
+    found: list[Check] = []
+    for name in names:
+        if any(check.ok for check in found):
+            found.append(Check("backend", name, None, "installed, not tried: everstep doctor --all"))
+        else:
+            found.append(_try_backend(name, environment, seconds, _QUICK_PROBES.get(name, _PROBE)))
+    return found
+
+
+def _try_backend(name: str, environment: Mapping[str, str], seconds: float, probe: str) -> Check:
     quiet = {"KERAS_BACKEND": name, "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            [sys.executable, "-c", probe],
             env={**environment, **quiet},
             capture_output=True,
             text=True,
@@ -105,7 +159,7 @@ def _try_backend(name: str, environment: Mapping[str, str], seconds: float) -> C
 def chosen_backend() -> Check:
     """Returns the backend of a run that specifies none."""
     if not backend.installed():
-        return Check("backend", "chosen", False, "none is installed: pip install 'everstep[tensorflow]'")
+        return Check("backend", "chosen", False, f"none is installed: {install_command('tensorflow')}")
     origin = "KERAS_BACKEND" if os.environ.get("KERAS_BACKEND") else "the default"
     try:
         return Check("backend", "chosen", True, f"{backend.select(None)} ({origin})")
@@ -125,14 +179,17 @@ def extras() -> list[Check]:
     try:
         names = importlib.metadata.metadata("everstep").get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:  # run from its sources
-        return [Check("extra", "everstep", False, "not installed, so its extras are unknown: pip install -e .")]
+        return [Check("extra", "everstep", None, "not installed, so its extras are unknown: pip install -e .")]
     return [_extra(name) for name in names]
 
 
 def _extra(name: str) -> Check:
     lacking = [text for requirement in _wanted(name) if (text := _lacking(requirement))]
-    remedy = f"pip install 'everstep[{name}]' (lacks {', '.join(lacking)})"
-    return Check("extra", name, not lacking, remedy if lacking else "installed")
+    if not lacking:
+        return Check("extra", name, True, "installed")
+    is_wrong = any(", found " in text for text in lacking)  # a version that does not fit, and not just nothing
+    text = f"{install_command(name)} (lacks {', '.join(lacking)})"
+    return Check("extra", name, False if is_wrong else None, text)
 
 
 def _wanted(extra: str) -> Iterator[Requirement]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options, run_models
+from everstep.cli import completion, options, run_models
 from everstep.cli.command import new_app
 from everstep.cli.output import quiet
 from everstep.cli.resolving import import_modules
@@ -19,7 +19,9 @@ from everstep.trained import Found, find, local_run
 
 app = new_app()
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, its URL, or a run's id.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run directory, its URL, or a run's id.", autocompletion=completion.runs)
+]
 Out = Annotated[
     str | None,
     typer.Option("--out", metavar="DIR", help="Where to; export-STEP in the run by default, export for its end."),

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import options, run_models
+from everstep.cli import completion, options, run_models
 from everstep.cli.command import new_app
 from everstep.errors import UsageError
 from everstep.trained import local_run, opened
 
 app = new_app()
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a run's id.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run directory, or a run's id.", autocompletion=completion.runs)
+]
 Prompt = Annotated[
     list[str] | None, typer.Option("--prompt", "-p", metavar="TEXT", help="A text to continue; repeatable.")
 ]

@@ -3,6 +3,7 @@
 The exit codes, and what is printed with them, are in `run/exit_codes.py`.
 """
 
+import difflib
 import functools
 import os
 import sys
@@ -73,9 +74,23 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
     found = spell().rstrip(".")
     if option := getattr(error, "option_name", None) or "":
         declined = next((why for spelling in _spellings() if (why := spelling.why_declined(option))), "")
-        hint = declined or key_instead_of(option, words)
-        found = f"No such option: {option}; {hint}" if hint else found
+        hint = declined or key_instead_of(option, words) or _options_like(option, error)
+        found = f"No such option: {option}{f'; {hint}' if hint else ''}"
+    elif hasattr(error, "param_type") and (example := _example(context)):  # an argument or an option is missing
+        found = f"{found}; {example}"
     return UsageError(f"{found} (see: {path} --help)")
+
+
+def _options_like(option: str, error: Any) -> str:
+    """Returns a question with the options that the parser found to be like an unknown one."""
+    close = difflib.get_close_matches(option, getattr(error, "possibilities", None) or [], cutoff=0.7)
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def _example(context: Any) -> str:
+    """Returns the first example that the help of a command has; empty if there is none."""
+    lines = (getattr(context.command, "epilog", None) or "").splitlines() if context is not None else []
+    return next((line.strip() for line in lines if line.startswith("Example: ")), "").replace("Example:", "example:")
 
 
 def key_instead_of(option: str, words: Sequence[str]) -> str:

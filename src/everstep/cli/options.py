@@ -9,12 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.cli import completion
+from everstep.cli.command import refuse_script
 from everstep.errors import UsageError
 
-Experiment = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.")]
+_BACKENDS = completion.one_of("tensorflow", "jax", "torch")
+
+Experiment = Annotated[
+    str | None,
+    typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.", autocompletion=completion.experiments),
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Values that win over all others: trainer.train_steps=100."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Values that win over all others: trainer.train_steps=100.",
+        autocompletion=completion.keys,
+    ),
 ]
 ExperimentName = Annotated[
     str | None, typer.Option("--experiment", metavar="NAME", help="The experiment, as an option.")
@@ -38,7 +49,10 @@ ParamsOverride = Annotated[
     list[str] | None,
     typer.Option("--params-override", metavar="TEXT", help="Values: a.b=1,c=2 or {a: {b: 1}}; repeatable."),
 ]
-Backend = Annotated[str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch.")]
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch.", autocompletion=_BACKENDS),
+]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
 LimitTrain = Annotated[
     str | None,
@@ -82,7 +96,13 @@ DataDir = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="The data, in place of the config file's.")
 ]
 ProjectBackend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch; by default $KERAS_BACKEND.")
+    str | None,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="tensorflow, jax or torch; by default $KERAS_BACKEND.",
+        autocompletion=_BACKENDS,
+    ),
 ]
 Project = Annotated[
     str | None, typer.Option("--project", metavar="DIR", help="The project; by default the one around this folder.")
@@ -161,6 +181,7 @@ def one_name(argument: str | None, option: str | None, command: str) -> str:
         raise UsageError(
             "no run is given", key="RUN_NAME", remedy=f"everstep {command} RUN_NAME, a folder in the project's runs/"
         )
+    refuse_script(name, "RUN_NAME")
     return name
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import options, run_models
+from everstep.cli import completion, options, run_models
 from everstep.cli.command import new_app
 from everstep.cli.output import print_last, quiet
 from everstep.cli.resolving import import_modules
@@ -13,7 +13,14 @@ from everstep.trained import Found, local_run, opened
 
 app = new_app()
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a run's id, a .keras file or a SavedModel.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run directory, a run's id, a .keras file or a SavedModel.",
+        autocompletion=completion.runs,
+    ),
+]
 Input = Annotated[
     str, typer.Option("--input", metavar="FILE", help=".npz, .npy, .csv, .parquet, .tfrecord, or a folder of images.")
 ]
@@ -48,8 +55,9 @@ def predict(
 ) -> None:
     """Predict new data with a trained model.
 
-    Writes a row for each sample: id, prediction, and of a classifier the probability of the class predicted. The model
-    is the run's export, with whatever preprocessing that has. A model that would run code or open files is refused.
+    Writes a row for each sample: id, prediction, and of a classifier the name of the class predicted, as label, where
+    the run knows it, and its probability. The model is the run's export, with whatever preprocessing that has. A model
+    that would run code or open files is refused.
     """
     if kind is not None and kind not in _KINDS:
         raise UsageError("there is no such kind", key="--kind", received=kind, remedy=nearest(kind, _KINDS))

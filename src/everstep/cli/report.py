@@ -6,12 +6,18 @@ from typing import Annotated
 import typer
 
 from everstep import report as page
+from everstep.cli import completion
 from everstep.cli.command import new_app
 from everstep.trained import local_run
 
 app = new_app()
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or URLs; several are compared.")]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...", help="Run directories, or URLs; several are compared.", autocompletion=completion.runs
+    ),
+]
 Output = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="The file; reports/report.html in the run by default."),

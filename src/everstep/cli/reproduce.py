@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.command import new_app
 from everstep.cli.output import print_json, print_last
 from everstep.errors import TrainingError, UsageError
@@ -16,7 +16,10 @@ from everstep.trained import local_run, run_of
 
 app = new_app()
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, its URL, or the id of a run.")]
+Run = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run directory, its URL, or the id of a run.", autocompletion=completion.runs),
+]
 Steps = Annotated[int | None, typer.Option(metavar="N", help="Repeat only the first N steps: a cheap partial proof.")]
 ModelDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where to repeat it, and keep it; by default nothing is kept.")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everstep.cli.command import refuse_script
 from everstep.cli.options import ExperimentRequest
 from everstep.cli.output import quiet
 from everstep.config import (
@@ -89,7 +90,9 @@ def resolve(request: ExperimentRequest, strict: bool = True, plain: bool = False
     words = [*([request.experiment] if request.experiment is not None else []), *(request.overrides or ())]
     overrides = [*(request.params_override or ()), *_values_in(words)]
     found = read_sources(request.config_files or (), overrides, request.config_dir)
-    name = _one_name([*_given_names(words, request.name), *found.header["experiment"]])
+    is_stored = bool(request.config_files)
+    name = _one_name([*_given_names(words, request.name), *found.header["experiment"]], is_stored)
+    refuse_script(name, "EXPERIMENT")
     gin = read_bindings(request.gin_files or (), request.gin_params or (), stored=found.header["gin"])
     flags = _flags(request)
     ambient, chosen = _choose_backend([*found.files, *_gin_backend(gin), *flags, *found.overrides])
@@ -121,7 +124,19 @@ def _given_names(words: Sequence[str], option: str | None) -> list[tuple[str, st
     return given + ([(option, "--experiment")] if option else [])
 
 
-def _one_name(names: Sequence[tuple[str, str]]) -> str:
+def _one_name(names: Sequence[tuple[str, str]], is_stored: bool) -> str:
+    """Returns the experiment's name, which all that give one must agree on.
+
+    Args:
+      names: The names that are given, and by what.
+      is_stored: Whether there is a configuration file that may have had one.
+    """
+    if not names and not is_stored:
+        raise UsageError(
+            "none is given",
+            key="EXPERIMENT",
+            remedy="`everstep experiments` lists them; a script with everstep.fit needs no command: python train.py",
+        )
     if not names:
         raise UsageError(
             "none is given, on the command line or in a stored config.yaml (runs that Python started have none)",

@@ -1,25 +1,57 @@
 """`everstep runs`: lists, shows, watches, compares or removes runs. Each command has its own file, `runs_….py`."""
 
+import difflib
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperGroup
 
-from everstep.cli.command import new_app
+from everstep.checkpoint.remote import is_url
+from everstep.cli.command import new_app, words_for
 from everstep.cli.runs_compare import compare
 from everstep.cli.runs_list import list_runs
 from everstep.cli.runs_rm import remove
 from everstep.cli.runs_show import show
 from everstep.cli.runs_sync import sync
 from everstep.cli.runs_watch import watch_runs
+from everstep.errors import UsageError
+from everstep.run import named_run
+
+_ALSO_TYPED = {
+    **words_for("list", "ls ps all"),
+    **words_for("show", "info status describe get inspect cat"),
+    **words_for("compare", "diff"),
+    **words_for("rm", "remove delete del clean"),
+    **words_for("watch", "log logs tail follow monitor attach"),
+    **words_for("sync", "upload push"),
+}
+"""Words that people type in place of a command."""
 
 
 class RunsGroup(TyperGroup):
     """`runs ROOT` is short for `runs list ROOT`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Inserts the command `list` if none is given."""
+        """Inserts the command `list` if none is given.
+
+        Raises:
+          UsageError: The first word is neither a command nor a place, and a command is like it.
+        """
         named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if named else ["list", *args])
+        if args and not named and not ctx.resilient_parsing:
+            _refuse_misspelt(args[0], args[1:], self.commands)
+        return super().parse_args(ctx, args if named or ctx.resilient_parsing else ["list", *args])
+
+
+def _refuse_misspelt(word: str, rest: Sequence[str], commands: Iterable[str]) -> None:
+    if word.startswith("-") or is_url(word) or Path(named_run(word)).exists():
+        return
+    meant = _ALSO_TYPED.get(word) or next(iter(difflib.get_close_matches(word, commands, n=1)), "")
+    if meant:
+        line = shlex.join(["everstep", "runs", meant, *rest])
+        raise UsageError(f"No such command {word!r}, and no such directory; type: {line} (see: everstep runs --help)")
 
 
 app = new_app(

@@ -4,15 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.cli.output import number
-from everstep.run import Overview
+from everstep.run import Overview, stopped_early
 from everstep.tracking import SIDE_FIGURES
 
 
 def progress(run: Overview) -> str:
-    """Returns `1200/4000 30 %`; if the total is unknown, the steps done."""
+    """Returns `1200/4000 30 %`, or `3/25 epochs 12 %` of a run that counts epochs; where it was stopped early, that.
+
+    If the total is unknown, it is the steps done.
+    """
     if run.record is None:
         return "-"
-    return f"{run.step}/{run.train_steps} {100 * run.step // run.train_steps} %" if run.train_steps else str(run.step)
+    if text := stopped_early(run.record):
+        return text
+    if not run.train_steps:
+        return str(run.step)
+    epochs, length = run.record.get("epochs"), run.record.get("steps_per_epoch")
+    done = f"{run.step // length}/{epochs} epochs" if epochs and length else f"{run.step}/{run.train_steps}"
+    return f"{done} {100 * run.step // run.train_steps} %"
 
 
 def duration(seconds: float | None) -> str:
@@ -30,8 +39,29 @@ def text_or_dash(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def main_metrics(metrics: Mapping[str, Mapping[str, Any]], without: str = "") -> str:
-    """Returns the first three metrics of the last evaluation, or else of training."""
-    logs = metrics.get("validation") or metrics.get("train") or {}
-    main = [(name, value) for name, value in logs.items() if name not in SIDE_FIGURES][:3]
-    return " ".join(f"{name}={number(value)}" for name, value in main if name != without)
+def shown_metrics(run: Overview) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the logs of the weights that a run ended with, by kind; while it trains, the last ones."""
+    logged: Mapping[str, Mapping[str, Any]] = (run.record or {}).get("metrics", {})
+    final = run.final_weights
+    return logged if final is None else {**logged, **final.metrics}
+
+
+def main_metrics(run: Overview, without: str = "") -> str:
+    """Returns the first three metrics of the last evaluation, or else of training.
+
+    Of a run that ended with the weights of an earlier step, they are those of that step, with the last ones behind:
+    `validation_loss=0.0544 (epoch 2, exported; last 0.2046)`.
+
+    Args:
+      run: The run.
+      without: The name of a metric that has a column of its own.
+    """
+    shown, final, last = shown_metrics(run), run.final_weights, (run.record or {}).get("metrics", {})
+    kind = next((kind for kind in ("validation", "train") if shown.get(kind)), "train")
+    names = [name for name in shown.get(kind, {}) if name not in SIDE_FIGURES][:3]
+    names = [name for name in names if name != without]
+    text = " ".join(f"{name}={number(shown[kind][name])}" for name in names)
+    if final is None or not names:
+        return text
+    last_values = " ".join(number(last[kind][name]) for name in names if name in last.get(kind, {}))
+    return f"{text} ({final.mark}; last {last_values})"

@@ -8,10 +8,10 @@ import typer
 
 from everstep import storage
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.errors import UsageError
-from everstep.run import read_run_group
+from everstep.run import named_run, read_run_group
 from everstep.storage import json_text
 from everstep.trained import local_run
 
@@ -27,7 +27,12 @@ _TITLES = {
 _NO_ROWS = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="DIR", help="Run directories, or URLs; a sweep stands for its best.")
+    list[str],
+    typer.Argument(
+        metavar="DIR",
+        help="Run directories, or URLs; a sweep stands for its best.",
+        autocompletion=completion.runs,
+    ),
 ]
 Out = Annotated[
     str | None,
@@ -78,7 +83,7 @@ def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json 
 
 def _members(run: str) -> list[str]:
     """Returns the runs that a directory stands for: of a sweep, its best trials."""
-    sweep = None if is_url(run) else read_run_group(Path(run))
+    sweep = None if is_url(run) else read_run_group(Path(named_run(run)))
     return [run] if sweep is None else [str(path) for path in sweep.best(_BEST_TRIALS)]
 
 
@@ -87,17 +92,19 @@ def _comparison(found: Any, written: dict[str, str]) -> str:
     rows: list[list[str]] = [["", *(member.name for member in found.members)]]
     for name, lines in found.sections.items():
         rows += [["", *empty], [_TITLES[name], *empty]] if name in _TITLES else []
-        rows += [[row.key, *_cells(row)] for row in lines] or [[_NO_ROWS.get(name, "nothing is known"), *empty]]
+        rows += [[row.key, *_cells(row, found.members)] for row in lines] or [
+            [_NO_ROWS.get(name, "nothing is known"), *empty]
+        ]
     return "\n".join([aligned(rows), *([""] if written else []), *written.values()])
 
 
-def _cells(row: Any) -> list[str]:
-    """Returns a row's values; `@STEP` after those of a certain step, a star after the best."""
+def _cells(row: Any, members: Any) -> list[str]:
+    """Returns a row's values; `@STEP` or `@epoch N` after those of a certain step, a star after the best."""
     cells = []
     for place, value in enumerate(row.values):
         text = "-" if value is None else number(value).replace("\n", " ")
         text = text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
         step = row.steps[place] if row.steps else None
-        known = value is not None
-        cells.append(f"{text}{f' @{step}' if known and step is not None else ''}{' *' if place in row.best else ''}")
+        at = "" if value is None or step is None else f" @{members[place].place(step)}"
+        cells.append(f"{text}{at}{' *' if place in row.best else ''}")
     return cells

@@ -2,31 +2,36 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from everstep.checkpoint.remote import is_url
-from everstep.cli import options
+from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
-from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
+from everstep.cli.runs_cells import duration, main_metrics, progress, shown_metrics, text_or_dash
 from everstep.errors import UsageError, nearest
-from everstep.run import Overview, RunGroup, find_run_groups, overview
+from everstep.run import Overview, RunGroup, find_run_groups, named_run, overview, runs_like
 from everstep.storage import json_text
+from everstep.tracking import find_logged
 
 _COLUMNS = ["DIRECTORY", "EXPERIMENT", "BACKEND", "STATUS", "PROGRESS", "LEFT", "ATTEMPTS", "SEEN", "METRICS"]
 _SORT_KEYS: dict[str, Callable[[Overview], Any]] = {
     "step": lambda run: run.step,
     "age": lambda run: run.age,
-    "experiment": lambda run: (run.record or {}).get("experiment"),
+    "experiment": lambda run: _name(run.record or {}),
 }
-_KINDS = ("validation", "train")  # where a metric is looked up, in this order
 
 Root = Annotated[
-    str | None, typer.Argument(metavar="ROOT", help="Where to look, a directory or a URL; runs by default.")
+    str | None,
+    typer.Argument(
+        metavar="ROOT",
+        help="Where to look, a directory or a URL; runs by default.",
+        autocompletion=completion.runs,
+    ),
 ]
 Sort = Annotated[
     str | None,
@@ -40,14 +45,15 @@ Descending = Annotated[bool, typer.Option("--descending", help="With --sort, the
 def list_runs(root: Root = None, sort: Sort = None, descending: Descending = False, json: options.Json = False) -> None:
     """List the runs below a directory: status, progress, and when each was last seen."""
     order = Order.of(sort, descending)
+    place = Path(named_run(root) if root is not None else "runs")
     if root is not None and is_url(root):
         found: Sequence[Overview] = remote_runs(root)
-    elif root is not None and not Path(root).is_dir():
-        raise UsageError("is not a directory", key="ROOT", received=root)
+    elif root is not None and not place.is_dir():
+        raise UsageError("is not a directory", key="ROOT", received=root, remedy=runs_like(root))
     else:
-        found = overview(Path(root or "runs"))
+        found = overview(place)
     found = order.apply(found)
-    sweeps = [] if root is not None and is_url(root) else find_run_groups(Path(root or "runs"))
+    sweeps = [] if root is not None and is_url(root) else find_run_groups(place)
     if json:
         print(json_text([{**one.as_dict(), "sweep": _sweep_of(one, sweeps)} for one in found]))
     elif found:
@@ -56,7 +62,9 @@ def list_runs(root: Root = None, sort: Sort = None, descending: Descending = Fal
         for sweep in sweeps:
             print(sweep.line())
     else:
-        print(f"no runs in {root or 'runs'!r}; everstep train mnist/local makes one")
+        makes = "everstep train mnist/quick makes one, and so does a script with everstep.fit"
+        elsewhere = "" if root else "; of runs elsewhere: everstep runs DIR"
+        print(f"no runs in {root or 'runs'!r}: {makes}{elsewhere}")
 
 
 def _sweep_of(run: Overview, sweeps: Iterable[RunGroup]) -> dict[str, Any] | None:
@@ -110,10 +118,8 @@ class Order:
         """
         if not self.name or not runs:
             return list(runs)
-        known = set(_metric_names(runs))
-        spellings = {f"{prefix}{name}" for name in known for prefix in ("", *(f"{kind}_" for kind in _KINDS))}
-        if self.is_metric and self.name not in spellings:
-            remedy = nearest(self.name, {*known, *_SORT_KEYS})
+        if self.is_metric and all(find_logged(self.name, shown_metrics(run)) is None for run in runs):
+            remedy = nearest(self.name, {*_metric_names(runs), *_SORT_KEYS})
             raise UsageError("no run has such a metric", key="--sort", received=self.name, remedy=remedy)
         rated = [(self._key(run), run) for run in runs]
         first = [(key, run) for key, run in rated if key is not None]
@@ -121,13 +127,19 @@ class Order:
         return [run for _, run in sorted(first, key=lambda pair: pair[0], reverse=self.descending)] + last
 
     def shown(self, run: Overview) -> Any:
-        """Returns the metric of a run as its record has it; a dash for none."""
-        metrics = (run.record or {}).get("metrics", {})
-        for kind in _KINDS:
-            for name in (self.name, self.name.removeprefix(f"{kind}_")):
-                if name in metrics.get(kind, {}):
-                    return metrics[kind][name]
-        return "-"
+        """Returns the metric of a run, of the weights that it ended with; a dash for none."""
+        metrics = shown_metrics(run)
+        found = find_logged(self.name, metrics)
+        return "-" if found is None else metrics[found[0]][found[1]]
+
+    def cell(self, run: Overview) -> str:
+        """Returns the metric as a column has it: `0.0544 (epoch 2)` where it is not the last value."""
+        text, final = number(self.shown(run)), run.final_weights
+        return text if final is None or text == "-" else f"{text} ({final.place})"
+
+    def key_in(self, run: Overview) -> str:
+        """Returns the key of the metric in the logs of a run; empty if it has none."""
+        return (find_logged(self.name, shown_metrics(run)) or ("", ""))[1]
 
     def _key(self, run: Overview) -> Any:
         if not self.is_metric:
@@ -139,21 +151,26 @@ class Order:
 
 def _metric_names(runs: Iterable[Overview]) -> Iterable[str]:
     for run in runs:
-        for kind, logs in (run.record or {}).get("metrics", {}).items():
-            yield from logs if kind in _KINDS else ()
+        for kind in ("validation", "train"):
+            yield from (run.record or {}).get("metrics", {}).get(kind, ())
+
+
+def _name(record: Mapping[str, Any]) -> str | None:
+    """Returns what a run is called: its experiment, or a name of its own."""
+    return record.get("name") or record.get("experiment")
 
 
 def _list_row(run: Overview, order: Order) -> list[str]:
     record = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
     return [
         run.url if isinstance(run, RemoteRun) else str(run.directory),
-        text_or_dash(record["experiment"]),
+        text_or_dash(_name(record)),
         text_or_dash(record["backend"]),
         run.state,
         progress(run),
         duration(run.seconds_left),
         str(len(record["attempts"])),
         duration(run.age),
-        *([number(order.shown(run))] if order.is_metric else []),
-        main_metrics(record["metrics"], without=order.name),
+        *([order.cell(run)] if order.is_metric else []),
+        main_metrics(run, without=order.key_in(run) if order.is_metric else ""),
     ]

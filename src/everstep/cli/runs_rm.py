@@ -1,5 +1,6 @@
 """`everstep runs rm`: removes runs."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Annotated
 import typer
 
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.cli.output import aligned
 from everstep.cli.runs_cells import main_metrics, progress
 from everstep.errors import UsageError
-from everstep.run import Overview, listable, newest_job, removal
+from everstep.run import Overview, listable, named_run, newest_job, removal
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Run directories.")]
+Directories = Annotated[
+    list[str], typer.Argument(metavar="DIR", help="Run directories.", autocompletion=completion.runs)
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt; needed without a terminal.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
 Force = Annotated[bool, typer.Option("--force", help="Remove a run although another one began with its weights.")]
@@ -26,7 +30,9 @@ def remove(directories: Directories, yes: Yes = False, dry_run: DryRun = False, 
     began with are refused. Links are removed, never followed; of a project's run the config file and your own files
     stay.
     """
-    distinct = {Path(name).absolute(): name for name in directories}
+    # A directory that exists is the one that is meant, whatever it contains: a removal must not surprise.
+    places = [name if os.path.lexists(name) else named_run(name) for name in directories]
+    distinct = {Path(name).absolute(): name for name in places}
     found = [_removable(name) for name in distinct.values()]
     if not force:
         _refuse_needed([run.directory for run in found])
@@ -71,7 +77,7 @@ def _refuse_needed(directories: Sequence[Path]) -> None:
 
 def _removal_row(run: Overview) -> list[str]:
     files, size = removal.contents(run.directory)
-    metrics = main_metrics((run.record or {}).get("metrics", {}))
+    metrics = main_metrics(run)
     return [str(run.directory), run.state, progress(run), str(files), _size(size), metrics]
 
 

@@ -6,11 +6,14 @@ from typing import Annotated
 import typer
 
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.errors import Problem, TrainingError, UsageError
-from everstep.run import read
+from everstep.run import named_run, read
 from everstep.tracking import sync_all
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="A run directory, or its URL.")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="A run directory, or its URL.", autocompletion=completion.runs)
+]
 
 
 def sync(directory: Directory) -> None:
@@ -19,6 +22,7 @@ def sync(directory: Directory) -> None:
         raise UsageError(
             "unsent numbers are on the machine that trained", key="DIR", received=directory, remedy="name its directory"
         )
+    directory = named_run(directory)
     read(directory)
     results = sync_all(directory)
     for result in results:

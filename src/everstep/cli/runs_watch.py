@@ -11,6 +11,7 @@ import typer
 
 from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.checkpoint.remote import is_url
+from everstep.cli import completion
 from everstep.cli.remote_runs import RemoteRun, remote_runs
 from everstep.errors import UsageError
 from everstep.run import (
@@ -19,10 +20,13 @@ from everstep.run import (
     last_beat,
     listable,
     loop_directories,
+    named_run,
     newest_job,
     overview,
     read,
+    runs_like,
     seconds,
+    stopped_early,
 )
 from everstep.tracking import (
     DisplayStatus,
@@ -103,6 +107,8 @@ class WatchedRun:
             step=run.step,
             total=run.train_steps,
             epoch=record.get("epoch"),
+            epochs=record.get("epochs"),
+            steps_per_epoch=record.get("steps_per_epoch"),
             phase="" if state == "running" else state,
             rate=rate,
             left=self._left,
@@ -125,9 +131,8 @@ class WatchedRun:
     def summary(self) -> str:
         """One line: where the run is, its state, progress, speed, and last metrics."""
         status, run = self.status, self.run
-        steps = f"{count(status.step)}/{count(status.total)}" if status.total else f"{count(status.step)} steps"
-        words = [name_of(run), run.state, steps]
-        words += [percent(status.step / status.total)] if status.total else []
+        words = [name_of(run), run.state, _progress(run, status)]
+        words += [percent(status.step / status.total)] if status.total and not stopped_early(run.record or {}) else []
         words += [rate_text(status.rate, "steps/s")] if status.rate is not None else []
         words += [f"{clock_time(status.left)} left"] if status.left is not None else []
         for kind in _KINDS:
@@ -169,6 +174,15 @@ class WatchedRun:
         self._metrics = metrics  # whole: another thread draws it
 
 
+def _progress(run: Overview, status: DisplayStatus) -> str:
+    """Returns how far a run is, in epochs where it counts them: `epoch 14/25`."""
+    if text := stopped_early(run.record or {}):
+        return text
+    if status.steps_per_epoch and status.epochs:
+        return f"epoch {status.step / status.steps_per_epoch:.4g}/{status.epochs}"
+    return f"{count(status.step)}/{count(status.total)}" if status.total else f"{count(status.step)} steps"
+
+
 def _overall(run: Overview) -> float | None:
     """Returns the pace of the whole attempt, from which the time left is computed."""
     left, total = run.seconds_left, run.train_steps
@@ -187,7 +201,14 @@ _PAUSE, _PAUSE_OF_MANY, _PAUSE_REMOTE = 1.0, 2.0, 10.0
 _GRACE = 5.0  # a supervisor starts a run again after a moment
 _BAR = 20
 
-Watched = Annotated[str, typer.Argument(metavar="RUN|ROOT", help="A run directory, a directory of runs, or a URL.")]
+Watched = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|ROOT",
+        help="A run directory, a directory of runs, or a URL.",
+        autocompletion=completion.runs,
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Show the runs once, and exit.")]
 
 
@@ -271,12 +292,12 @@ def _runs(place: str) -> Sequence[Overview]:
     found: Sequence[Overview]
     if is_url(place):
         found = remote_runs(place)
-    elif (Path(place) / "run.json").is_file():
-        found = [Overview(Path(place), listable(read(place)), newest_job(Path(place)))]
-    elif not Path(place).is_dir():
-        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place)
+    elif (path := Path(named_run(place)) / "run.json").is_file():
+        found = [Overview(path.parent, listable(read(path.parent)), newest_job(path.parent))]
+    elif not path.parent.is_dir():
+        raise UsageError("is not a directory with runs", key="RUN|ROOT", received=place, remedy=runs_like(place))
     else:
-        found = overview(Path(place))
+        found = overview(path.parent)
     if not found:
         raise UsageError("contains no runs to watch", key="RUN|ROOT", received=place)
     return found
@@ -324,7 +345,7 @@ def _picture(watched: _Watched, width: int, height: int, plain: bool) -> list[Li
 
 def _title(one: WatchedRun, width: int) -> Line:
     record = one.run.record or {}
-    words = [str(record[key]) for key in ("experiment", "backend") if record.get(key)]
+    words = [str(value) for value in (record.get("name") or record.get("experiment"), record.get("backend")) if value]
     age = one.run.age
     seen = [f"seen {clock_time(age)} ago"] if age is not None else []
     beside = f"  {' · '.join([*words, *seen])}"

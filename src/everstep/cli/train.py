@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from everstep import redaction, storage
-from everstep.checkpoint.remote import checked, is_url, join
-from everstep.cli import options
+from everstep.checkpoint.remote import checked, is_url
+from everstep.cli import completion, options
 from everstep.cli.backends import load_backend
 from everstep.cli.command import new_app
 from everstep.cli.output import aligned, number, print_last, quiet
@@ -21,6 +21,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.experiment_config import Mode
 from everstep.gang import current_gang
 from everstep.launch import supervise
+from everstep.loop import TrainerConfig
 from everstep.types import Logs
 
 app = new_app()
@@ -31,6 +32,7 @@ ModeOption = Annotated[
         "--mode",
         metavar="MODE",
         help="train, eval, train_and_eval, train_and_post_eval or continuous_eval.",
+        autocompletion=completion.one_of(*Mode),
     ),
 ]
 ModelDir = Annotated[
@@ -76,7 +78,7 @@ def train(
     directory = run_directory(model_dir, resolved)
     logs = run_resolved(resolved, mode, directory, export=not no_export, allow_change=allow_change or ())
     if current_gang().is_first:
-        print_last(_summary(directory, logs, exported=mode.startswith("train") and not no_export))
+        print_last(_summary(directory, logs, resolved.params.trainer, mode, not no_export))
 
 
 def _check_combination(request: options.ExperimentRequest, mode: str, fast_dev_run: bool, max_restarts: int) -> None:
@@ -185,10 +187,16 @@ def default_directory(resolved: Resolved) -> Path:
     return Path("runs", f"{resolved.experiment.replace('/', '-')}-{digest[:10]}")
 
 
-def _summary(directory: Path | str, logs: Logs, exported: bool) -> str:
-    rows = [("run", str(directory)), ("curves", f"tensorboard --logdir {directory}")]
-    if exported and is_url(directory):
-        rows.append(("exported", join(str(directory), "export")))
-    elif exported and (folder := Path(directory, "export")).is_dir():
-        rows += [("exported", str(path)) for path in sorted(folder.iterdir()) if not storage.is_temporary(path)]
-    return aligned([*rows, *((metric, number(value)) for metric, value in logs.items())])
+def _summary(directory: Path | str, logs: Logs, trainer: TrainerConfig, mode: str, exports: bool) -> str:
+    from everstep.run import best_step, closing_rows, exported_files
+
+    run = str(directory)
+    rows = [("run", run), ("curves", f"tensorboard --logdir {run}")]
+    rows += [(metric, number(value)) for metric, value in logs.items()]
+    if Mode(mode).trains:
+        local = None if is_url(run) else Path(run)
+        exported = exported_files(local) if local else ["export"]
+        metric, better = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+        best = best_step(local, metric, better if metric else None) if local else ""
+        rows += closing_rows(run, best, exported if exports else [])
+    return aligned(rows)

@@ -17,7 +17,8 @@ array_file.py        an array that is larger than memory, in a file below EVERST
 iterables.py         generators, iterables, PyTorch's DataLoader: never shuffled here, resumed by reading again; an
                      iterator that can be read only once
 py_dataset.py        `keras.utils.PyDataset`: workers, `on_epoch_end`, order of batches, epochs that grow or get
-                     shorter
+                     shorter; without threads where its first batch draws from `np.random`, which `randomness.py`
+                     detects
 map_dataset.py       datasets with `__len__` and `__getitem__` (PyTorch, Hugging Face): order, stacking; samples of
                      other shapes, None
 parquet.py           `ParquetSource`: columns of numbers in Parquet files, shuffled by row groups; files are opened by
@@ -46,8 +47,9 @@ wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_b
                      `class_weight`
 sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
 labels.py            class labels that are out of range, floats or complex: refused before the first step
+names.py             the names of classes and samples, by the attributes that Keras, torchvision and Hugging Face use
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
-                     PyDataset draws from `random` and `np.random`
+                     PyDataset draws from `random` and `np.random` is seeded, and detected
 random_states.py     the states of Python's and NumPy's global generators, as bytes
 arguments.py         numbers and paths that users pass: "must be a whole number", NumPy's integers
 advice.py            what to change at each kind of source that is too slow; when it is said: `tracking/data_wait.py`
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
         check_labels,
     )
     from everstep.data.map_dataset import MapDatasetStream
+    from everstep.data.names import class_names
     from everstep.data.parquet import (
         ParquetSource,
         ParquetStream,
@@ -101,6 +104,7 @@ if TYPE_CHECKING:
     from everstep.data.py_dataset import PyDatasetStream
     from everstep.data.source import (
         is_arrays,
+        left_out,
         make_stream,
         makes_batches,
         record_stream,

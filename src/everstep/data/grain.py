@@ -16,6 +16,7 @@ import numpy as np
 from absl import flags
 
 from everstep.data import nest, sparse
+from everstep.data.names import class_names
 from everstep.data.stream import OwnRows, Part, Stream, skip
 from everstep.data.workers import Threads, end_with_parent
 from everstep.errors import UsageError
@@ -63,6 +64,11 @@ class GrainStream(Stream):
         self._pass: _Pass | None = None
         self._next_index: int | None = None  # of the next element, where only some rows are read
         super().__init__(repeat=repeat, batches_per_epoch=self._indexed.batches if self._indexed else None)
+
+    @property
+    def classes(self) -> list[str]:
+        """The pipeline's `class_names`, as Keras's loaders set them with `format="grain"`."""
+        return class_names(self._source)
 
     @property
     def epoch_never_ends(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from everstep.data import nest, sparse
+from everstep.data.names import class_names
 from everstep.data.randomness import BorrowedRandomness
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError
@@ -59,6 +60,11 @@ class IterableStream(Stream):
         if self._one_shot and repeat:
             raise self._cannot("repeat")
         super().__init__(repeat=repeat, batches_per_epoch=_count(source, batch_size))
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes that the source has, or the dataset of a PyTorch DataLoader."""
+        return class_names(self._source)
 
     @property
     def is_single_pass(self) -> bool:

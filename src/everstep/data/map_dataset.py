@@ -9,6 +9,7 @@ import numpy as np
 from everstep.data import nest, randomness
 from everstep.data.arrays import check_batch_size
 from everstep.data.arrow_columns import HuggingFaceColumns, has_columns, in_numpy_format
+from everstep.data.names import class_names, file_names
 from everstep.data.stream import OwnRows, Part, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch
@@ -49,6 +50,7 @@ class MapDatasetStream(Stream):
         drop_remainder: bool = False,
     ):
         self._dataset, self._size = dataset, _length(dataset)
+        self._named = dataset  # as the user has it
         self._columns: HuggingFaceColumns | None = None
         if has_columns(dataset):
             self._dataset, self._columns = in_numpy_format(dataset), HuggingFaceColumns(dataset)
@@ -59,6 +61,16 @@ class MapDatasetStream(Stream):
         self._form: Any = None  # of the samples of the last batch
         self._draws = False  # whether the dataset's code draws random numbers
         super().__init__(repeat=repeat, batches_per_epoch=self._length)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the dataset's classes, where it has them; see `names.py`."""
+        return class_names(self._named)
+
+    def sample_ids(self) -> list[str] | None:
+        """Returns the files of a dataset that lists them, such as `torchvision.datasets.ImageFolder`."""
+        found = None if self._shuffle else file_names(self._named)
+        return found if found is not None and len(found) == self._size else None
 
     @property
     def reads_rows(self) -> bool:

@@ -10,12 +10,14 @@ from everstep.data import randomness
 from everstep.data.arrays import check_batch_size
 from everstep.data.arrow_columns import column_as_array
 from everstep.data.files import find_files
+from everstep.data.formats.tables import as_bad_file, open_parquet
 from everstep.data.records.parquet import Parquet
 from everstep.data.stream import OwnRows, Part, Stream
 from everstep.errors import UsageError
 from everstep.types import Batch
 
 KEY = "path"
+ID = "id"
 
 
 class ParquetSource:
@@ -25,7 +27,8 @@ class ParquetSource:
         everstep.fit(model, source, batch_size=256)
 
     A batch is `(x, y)`, or x alone without `y`, or a dict of all columns if neither is given. A list of columns becomes
-    one array with a place for each of them. Columns have numbers, or lists of numbers of one length.
+    one array with a place for each of them. Columns have numbers, or lists of numbers of one length. A column `id` that
+    is in neither of them names the rows.
 
     Args:
       path: A path, a glob, several of them with commas between, or a list of those.
@@ -51,6 +54,19 @@ class ParquetSource:
 
     def __len__(self) -> int:
         return sum(self.group_sizes)
+
+    def ids(self) -> list[str] | None:
+        """Returns the names of all rows; None if no column has them."""
+        names = {name for part in (self._x, self._y) if part for name in ([part] if isinstance(part, str) else part)}
+        if not names or ID in names:
+            return None
+        columns = []
+        for file in self.files:
+            with open_parquet(file) as opened, as_bad_file():
+                if ID not in opened.schema_arrow.names:
+                    return None
+                columns.append(opened.read([ID]).column(ID))
+        return [str(value) for column in columns for value in column.to_pylist()]
 
     def group(self, number: int) -> dict[str, np.ndarray]:
         """Returns the columns of a row group, of all files together.
@@ -121,6 +137,10 @@ class ParquetStream(Stream):
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._full, rest = divmod(self._size, batch_size)
         super().__init__(repeat=repeat, batches_per_epoch=self._full + (rest > 0 and not drop_remainder))
+
+    def sample_ids(self) -> list[str] | None:
+        """Returns the column `id`; None if there is none, or the rows are shuffled."""
+        return None if self._shuffle else self._source.ids()
 
     @property
     def full_batches(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from everstep.data import nest, randomness, sparse
+from everstep.data.names import class_names
 from everstep.data.stream import EmptyDataError, Stream
 from everstep.data.worker_processes import Processes
 from everstep.data.workers import Threads, Workers, why_no_processes
@@ -52,6 +53,11 @@ class PyDatasetStream(Stream):
             self._only_threads = True
             logger.warning("%s uses threads instead of processes: %s", type(dataset).__name__, reason)
         super().__init__(repeat=repeat, batches_per_epoch=self._count)
+
+    @property
+    def classes(self) -> list[str]:
+        """The dataset's `class_names` or `classes`, where it has one of them."""
+        return class_names(self._dataset)
 
     @property
     def epoch_never_ends(self) -> bool:

@@ -104,6 +104,14 @@ def make_stream(source: Any, config: DataConfig, *, training: bool, seed: int, s
     return limited(stream, config.limit_batches)
 
 
+def left_out(source: Any) -> ImageSource | None:
+    """Returns what an evaluation reads of training data that leaves some out, `ImageDataConfig.validation_split`.
+
+    It is the same source, of which `make_stream` takes the other part; None if nothing is left out.
+    """
+    return source if isinstance(source, ImageSource) and source.config.validation_split else None
+
+
 def record_stream(
     config: DataConfig, parse: Callable[[Any], Any], *, training: bool, seed: int, compression: str = ""
 ) -> InputStream:

@@ -282,6 +282,22 @@ class Stream(abc.ABC):
         return {}
 
     @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes, where the data has them; a label is a position in it.
+
+        They become part of the run's record, and so of its predictions and reports.
+        """
+        return ()
+
+    def sample_ids(self) -> Sequence[str] | None:
+        """Returns the names of an epoch's samples in the order in which they are read, such as their files.
+
+        None, as here, where they have none, or where they are shuffled. An evaluation calls it, and names samples by
+        them instead of their numbers.
+        """
+        return None
+
+    @property
     def notes(self) -> Sequence[str]:
         """What the log should say about the data, such as how many documents were skipped; each a line."""
         return ()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from everstep.data import nest, sparse
+from everstep.data.names import class_names, file_names
 from everstep.data.stream import Stream, skip
 from everstep.errors import UsageError, missing_extra
 from everstep.startup_messages import held_back
@@ -71,6 +72,16 @@ class TFDataStream(Stream):
     def epoch_never_ends(self) -> bool:
         """Whether the dataset repeats itself, or filters one that does."""
         return is_infinite(self._dataset)
+
+    @property
+    def classes(self) -> list[str]:
+        """The dataset's `class_names`, which those of `keras.utils.image_dataset_from_directory` and others have."""
+        return class_names(self._dataset)
+
+    def sample_ids(self) -> list[str] | None:
+        """Returns the dataset's `file_paths`, from the folder that all are in on; None if samples are shuffled."""
+        shuffled = any("Shuffle" in type(part).__name__ for part in parts(self._dataset))
+        return None if shuffled else file_names(self._dataset)
 
     @property
     def why_not_exact(self) -> str:

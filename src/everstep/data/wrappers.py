@@ -48,6 +48,15 @@ class WrappingStream(Stream):
         return self._stream.why_not_exact
 
     @property
+    def classes(self) -> Sequence[str]:
+        """The names of the other stream's classes."""
+        return self._stream.classes
+
+    def sample_ids(self) -> Sequence[str] | None:
+        """Returns the names of the other stream's samples, of which the first ones may be all that is read."""
+        return self._stream.sample_ids()
+
+    @property
     def notes(self) -> Sequence[str]:
         """What the log should say about the other stream."""
         return self._stream.notes

@@ -20,7 +20,8 @@ jax.py                   JAX: programs compiled per shape of batch and number of
 tensorflow.py            TensorFlow: a `tf.function` per shape, loops; `tf.random` and `tf.summary` in a step; a
                          Python `if` on a tensor is refused
 torch.py                 PyTorch: which steps run as CUDA graphs and which eagerly (more than 8 shapes; other reasons:
-                         `torch_graph.py`); a Python `if` on a tensor, unseeded draws and module buffers are refused
+                         `torch_graph.py`); a Python `if` on a tensor, draws from `torch.rand` and module buffers are
+                         refused
 feed.py                  reads batches ahead in a thread: how many; the position of the last one taken, for
                          checkpoints; a source that does not respond
 call_length.py           how many steps one compiled call holds: about a second, at most 200 steps and 16 MiB; where
@@ -29,13 +30,15 @@ window.py                means of what steps returned, in training and evaluatio
                          the first step that is not finite; norms
 logs.py                  what steps may return: "must return a dict", "returned no loss", two metrics of one name;
                          logs as numbers on the host, a vector as `name/0`
-state.py                 the keys of variables in checkpoints; "the state does not fit this experiment", other
-                         metrics, variables that nothing holds
+state.py                 the keys of variables in checkpoints; "the state does not fit this experiment", other metrics,
+                         variables that nothing holds; unseeded `keras.random`; whether `Task.base_weights` are those of
+                         before
 probe.py                 what a step creates and uses, found while it is traced: refuses variables that are created in
                          a step
 replaced.py              functions of Keras, replaced for one thread
 explanations.py          what errors of Keras and the backends mean for the user's code: wrong shapes, one-hot labels,
-                         `if tensor:`, GradientTape on another backend
+                         `if tensor:`, GradientTape on another backend; "draws unseeded random numbers" (on JAX;
+                         elsewhere `state.py`)
 batch_dtypes.py          dtypes of a batch: float64 becomes Keras's float type; text and Python objects are refused
 device_data.py           `cache`: which arrays live on the device (auto: at most a quarter of its free memory), why
                          others do not

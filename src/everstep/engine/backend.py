@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from everstep import keras_internals
 from everstep.engine import late_tensorflow
 from everstep.errors import UsageError, nearest, warning_text
+from everstep.extras import install_command
 from everstep.gang import Gang, join
-from everstep.startup_messages import held_back
+from everstep.notebook import is_notebook
+from everstep.startup_messages import QuietImport, held_back
 
 if TYPE_CHECKING:
     from everstep.engine.engine import Engine
@@ -48,8 +50,10 @@ def installed() -> list[str]:
 def set_default_backend() -> None:
     """Makes JAX the default of Keras where TensorFlow, its own default, is not installed; a `KERAS_BACKEND` is kept.
 
-    Sets also what PyTorch reads once, when it is imported.
+    Sets also what PyTorch reads once, when it is imported; in a notebook, TensorFlow starts without its messages.
     """
+    if is_notebook() and late_tensorflow.NAME not in sys.modules:  # what it says at its start would be red there
+        sys.meta_path.insert(0, QuietImport(late_tensorflow.NAME))
     if "keras" in sys.modules:
         return
     if "tensorflow" not in installed():
@@ -78,9 +82,7 @@ def select(name: str | None, key: str = "runtime.backend") -> str:
     if name not in _BACKENDS:
         raise UsageError("unknown backend", key=key, received=name, remedy=nearest(name, _BACKENDS))
     if (loaded is None or name != current) and name not in installed():
-        raise UsageError(
-            f"the package {name!r} is not installed", key=key, received=name, remedy=f"pip install 'everstep[{name}]'"
-        )
+        raise UsageError(f"the package {name!r} is not installed", key=key, received=name, remedy=install_command(name))
     if loaded is not None and current != name:
         raise UsageError(
             f"Keras is loaded with {current!r} already",
@@ -215,7 +217,8 @@ def _prepared_process(seed: int, deterministic: bool | Literal["auto"]) -> Itera
         if keras.backend.backend() in scopes and deterministic is not False:
             stack.enter_context(scopes[keras.backend.backend()](seed, deterministic))
         if keras.backend.backend() != "tensorflow" and tensorflow is not None:
-            visible = tensorflow.config.get_visible_devices("GPU")
+            with held_back():  # it says that there is no GPU, where there is none
+                visible = tensorflow.config.get_visible_devices("GPU")
             with contextlib.suppress(RuntimeError):  # its devices are in use already and cannot be hidden
                 late_tensorflow.hide_gpus(tensorflow)
                 stack.callback(_show_gpus, tensorflow, visible)

@@ -518,6 +518,22 @@ class Engine:
         Raises:
           UsageError: Keys, shapes or dtypes differ, or the model was built with other weights; nothing was changed.
         """
+        state = self.check(state, only, base)
+        self.push()
+        for key, array in state.items():
+            self.backend.assign(self.variables[key], key, array)
+        if "train" in self.windows and self.windows["train"].finite_steps is not None:
+            self.windows["train"].finite_steps.count.assign(0.0)
+        self.pull()
+
+    def check(
+        self, state: StoredState, only: tuple[str, ...] | None = None, base: Mapping[str, Any] | None = None
+    ) -> StoredState:
+        """Returns the part of a state that `load` takes, with its arguments.
+
+        Raises:
+          UsageError: Keys, shapes or dtypes differ, or the model was built with other weights.
+        """
         expected = {key: self.variables[key] for key in self._saved_keys()}
         if base is not None and base["name"]:
             built = [key for key in expected if key.startswith("model/") and key not in state]
@@ -527,13 +543,8 @@ class Engine:
             expected = {key: variable for key, variable in expected.items() if key.startswith(only)}
             # Attributes of a task may exist only in training; the model is the same in both.
             state = {key: value for key, value in state.items() if key in expected or key.startswith("model/")}
-        state = states.checked(expected, state)
-        self.push()
-        for key in expected:
-            self.backend.assign(self.variables[key], key, state[key])
-        if "train" in self.windows and self.windows["train"].finite_steps is not None:
-            self.windows["train"].finite_steps.count.assign(0.0)
-        self.pull()
+        given = states.checked(expected, state)
+        return {key: given[key] for key in expected}
 
     @contextlib.contextmanager
     def model_view(self) -> Iterator[keras.Model]:

@@ -6,16 +6,15 @@ it opens a preset. That takes seconds, and most programs on JAX and PyTorch neve
 """
 
 import contextlib
-import importlib.util
 import sys
 import threading
-import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from everstep import keras_internals
+from everstep.startup_messages import QuietImport, held_back
 
 NAME = "tensorflow"
 
@@ -30,7 +29,8 @@ def seed_or_wait(seed: int, seed_all: Callable[[int], None]) -> None:
       seed_all: `keras.utils.set_random_seed`.
     """
     if NAME in sys.modules:
-        seed_all(seed)
+        with held_back():  # it looks for a GPU, and says so where there is none
+            seed_all(seed)
         hide_gpus(sys.modules[NAME])
         return
     with only_if_imported(keras_internals.rng_utils):
@@ -46,7 +46,7 @@ def hide_gpus(tensorflow: Any) -> None:
     Raises:
       RuntimeError: It uses them already.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), held_back():  # it says that there is no GPU, where there is none
         warnings.simplefilter("ignore")
         tensorflow.config.set_visible_devices([], "GPU")
 
@@ -141,36 +141,16 @@ class _IfImported:
         return getattr(self._found, name)
 
 
-class _OnImport:
-    """A finder that leaves the search to the others, and has the module seeded once it is executed."""
+class _OnImport(QuietImport):
+    """Has TensorFlow seeded once it is imported."""
 
-    def __init__(self) -> None:
-        self.seed = 0
-        self._searching = False
+    seed = 0
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        """Returns what the other finders return for TensorFlow; None for any other module."""
-        if name != NAME or self._searching:
-            return None
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._searching = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                execute(module)
-                self._imported(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def _imported(self, tensorflow: Any) -> None:
-        sys.meta_path.remove(self)
-        tensorflow.random.set_seed(self.seed)
-        hide_gpus(tensorflow)
+    def imported(self, module: Any) -> None:
+        """Seeds it, and hides its GPUs."""
+        super().imported(module)
+        module.random.set_seed(self.seed)
+        hide_gpus(module)
 
 
-_on_import = _OnImport()
+_on_import = _OnImport(NAME)

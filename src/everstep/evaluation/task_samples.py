@@ -1,12 +1,13 @@
 """A task's validation data, sample by sample: what its model predicts, or writes, for each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from everstep import storage
+from everstep.data import Stream, class_names
 from everstep.errors import UsageError
 from everstep.evaluation import arrays
 from everstep.evaluation.batch import SampleBatch
@@ -28,17 +29,22 @@ def evaluate_samples(
     *,
     most: int | None = None,
     progress: Callable[[int], None] | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Evaluation:
     """Writes a row for each sample: of classifiers and regressions the errors, of language models the texts, too.
+
+    Samples have the names that the stream knows, such as those of their files (`Stream.sample_ids`), else numbers.
 
     Args:
       task: The task.
       model: Its model, with the weights to evaluate.
-      batches: The data: `(x, y)`, or `(x, y, weight)`.
+      batches: The data from its start, a Stream or any other batches: `(x, y)`, or `(x, y, weight)`.
       directory: The folder for the files.
       split: The name of the data, such as "validation".
       most: How many samples to evaluate; None for all.
       progress: Called after each batch with the number of samples so far.
+      classes: The names of the classes, such as those in the run's record; None for those that the stream knows. They
+        are not used where the model has another number of outputs.
 
     Raises:
       UsageError: The outputs are neither classes, numbers nor text.
@@ -50,8 +56,12 @@ def evaluate_samples(
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
-    metrics = _metrics_for(task, arrays.host(first.y_true), arrays.host(first.y_pred))
-    return Evaluator(metrics).run(_joined(first, found), directory, split, progress=progress)
+    metrics = _metrics_for(arrays.host(first.y_true), arrays.host(first.y_pred))
+    names = list(class_names(batches) if classes is None else classes)
+    is_named = kind_of(first.y_true, first.y_pred) == "classification" and len(names) == _class_count(first.y_pred)
+    return Evaluator(metrics, classes=names if is_named else None).run(
+        _joined(first, found), directory, split, progress=progress
+    )
 
 
 def _text_metrics() -> list[SampleMetric]:
@@ -78,16 +88,22 @@ def _written(task: Any, model: keras.Model, batches: Iterable[Batch], most: int 
             return
 
 
+def _class_count(y_pred: np.ndarray) -> int:
+    return max(2, y_pred.reshape(len(y_pred), -1).shape[1])
+
+
 def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
-    """Yields labels and outputs."""
+    """Yields labels and outputs, with the names of the samples if the data has any."""
+    ids = batches.sample_ids() if isinstance(batches, Stream) else None
     count = 0
     for batch in batches:
         features, labels, _ = task.unpack(batch)
         rows = slice(None if most is None else most - count)
         y_pred = arrays.at(arrays.host(model.predict_on_batch(features)), rows)
         y_true, inputs = arrays.at(arrays.host(labels), rows), arrays.at(arrays.host(features), rows)
-        yield SampleBatch(None, y_true, y_pred, inputs)
-        count += arrays.rows(y_pred, "the outputs")
+        size = arrays.rows(y_pred, "the outputs")
+        yield SampleBatch(None if ids is None else ids[count : count + size], y_true, y_pred, inputs)
+        count += size
         if most is not None and count >= most:
             return
 
@@ -97,7 +113,7 @@ def _joined(first: SampleBatch, rest: Iterable[SampleBatch]) -> Iterator[SampleB
     yield from rest
 
 
-def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
+def _metrics_for(y_true: Any, y_pred: Any) -> list[SampleMetric]:
     """Returns the metrics that fit what a model predicts."""
     kind = kind_of(y_true, y_pred)
     if kind == "classification":
@@ -107,7 +123,7 @@ def _metrics_for(task: Task, y_true: Any, y_pred: Any) -> list[SampleMetric]:
         return [AbsoluteError(), SquaredError()]
     shapes = {name: _shape(values) for name, values in (("labels", y_true), ("outputs", y_pred))}
     raise UsageError(
-        f"{type(task).__name__} predicts neither classes, numbers nor text",
+        "the model predicts neither classes, numbers nor text",
         key="--samples",
         received=shapes,
         remedy="evaluate it from Python, with metrics of its own: everstep.evaluation.Evaluator",

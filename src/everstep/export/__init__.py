@@ -11,7 +11,8 @@ There is one file per format; `register_format` adds one of your own. Each expor
 loaded back and compared with the live model before it gets its own: an exported file that exists is one that works.
 
 model_export.py        which formats a model gets (all that it can have, others with a warning), averaged weights, the
-                       batch that is compared; those asked for by name must succeed: `trained/run_export.py`
+                       batch that is compared; those asked for by name must succeed: `trained/run_export.py`; "its input
+                       … is no key of the batch"
 formats.py             the formats by name, their files; `register_format` and formats of other packages
 keras_file.py          `model.keras`: loaded back in safe mode; "cannot be loaded again without its code"
 saved_model.py         `saved_model/`: signature, open sizes, on JAX and TensorFlow; refuses PyTorch, folders that are
@@ -37,6 +38,7 @@ from everstep.doors import lazy_names
 if TYPE_CHECKING:
     from everstep.export import saved_model
     from everstep.export.checkpoint_exports import CheckpointExports
+    from everstep.export.comparison import unchanged
     from everstep.export.formats import (
         SAVED_MODEL,
         ExportFormat,

@@ -145,11 +145,21 @@ def chosen_formats(formats: Any, model: keras.Model, key: str = "export") -> lis
     for name in given:
         known = {**FORMATS, **registered_formats()}
         if not isinstance(name, str) or name not in known:
-            hint = nearest(str(name), known)
+            hint = _WRITTEN_BY_KERAS.get(name, "") if isinstance(name, str) else ""
+            hint = hint or nearest(str(name), known)
             raise UsageError("is not a format of exported models", key=key, received=name, remedy=hint)
         if reason := _why_not(name, model):
             raise UsageError(reason, key=key, received=name)
     return list(dict.fromkeys(given))
+
+
+_WRITTEN_BY_KERAS = {
+    "onnx": "Keras writes it: keras.saving.load_model('model.keras').export('model.onnx', format='onnx')",
+    "openvino": "Keras writes it: keras.saving.load_model('model.keras').export('model', format='openvino')",
+    "h5": "Keras writes it: keras.saving.load_model('model.keras').save('model.h5'); the format in use is 'keras'",
+    "tflite": "TensorFlow writes it: tf.lite.TFLiteConverter.from_saved_model('saved_model')",
+}
+"""How to get files in formats that are not written here, because nothing compares them with the model."""
 
 
 def _why_not(name: str, model: keras.Model) -> str:
@@ -161,7 +171,7 @@ def _why_not(name: str, model: keras.Model) -> str:
         return "is written on TensorFlow and JAX; on PyTorch the format for serving is 'torch'"
     if name == "torch" and backend != "torch":
         return f"is written on PyTorch, and the backend is {backend!r}; the format for serving is 'saved_model'"
-    if name == "saved_model" and importlib.util.find_spec("tensorflow") is None:
+    if name == "saved_model" and not _has_tensorflow():
         return str(missing_extra("tensorflow", "tensorflow", "exporting a SavedModel"))
     if name in ("preset", "adapter", "transformers") and not is_hub_task(model):
         return f"is a format of KerasHub's tasks, and model {model.name!r} is none"
@@ -170,6 +180,10 @@ def _why_not(name: str, model: keras.Model) -> str:
     if name == "transformers" and not hub_preset.converts(model):
         return f"KerasHub does not convert {type(model).__name__} for Transformers"
     return ""
+
+
+def _has_tensorflow() -> bool:
+    return importlib.util.find_spec("tensorflow") is not None
 
 
 def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequence[str] | None = None) -> list[Path]:
@@ -183,8 +197,9 @@ def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequen
       model: The model, built.
       directory: The folder to write to; it is created.
       sample: A batch of model inputs, as `sample_inputs` returns it.
-      formats: Names of formats; None for every format that ships and that this backend has. `transformers` is
-        converted from the preset, which is then written as well.
+      formats: Names of formats; None for every format that ships and that this backend has; a SavedModel only where
+        TensorFlow, which writes it, is installed. `transformers` is converted from the preset, which is then written
+        as well.
     """
     names = None if formats is None else {file_of(name) for name in formats}
     if names is not None and hub_preset.TRANSFORMERS in names:
@@ -202,7 +217,7 @@ def export_all(model: keras.Model, directory: Path, sample: Any, formats: Sequen
     with unchanged(states):  # the comparison calls the model
         merged: Any = None
         for name, write in _formats(model, directory, formats or ()):
-            if names is not None and name not in names:
+            if name not in names if names is not None else name == SAVED_MODEL and not _has_tensorflow():
                 continue
             try:
                 if name in _WITHOUT_ADAPTERS and merged is None:

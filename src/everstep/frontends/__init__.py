@@ -3,6 +3,7 @@
 compiled.py  trains a compiled Keras model for `fit`, `Training`, components and flows: epochs, `validation_freq`,
              saving at the ends of epochs, the engine that the next call uses again
 fit/         `everstep.fit`
+history.py   the History that they return; how a notebook shows it
 verbose.py   what `verbose` 0, 1, 2 and "auto" mean
 """
 

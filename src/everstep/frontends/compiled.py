@@ -32,7 +32,6 @@ import dataclasses
 import functools
 import math
 import numbers
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,9 +45,11 @@ from everstep.engine import Engine, RuntimeConfig, backend, current_strategy
 from everstep.errors import KeyNames, UsageError, renamed_key, renamed_keys
 from everstep.experiment import EntryPoint, run_experiment
 from everstep.experiment_config import ExperimentConfig
+from everstep.frontends.history import History
 from everstep.frontends.verbose import Verbose, log_output, verbosity
 from everstep.loop import EpochSchedule, KerasCallbacks, LearningRate, Listener, Trainer, TrainerConfig
-from everstep.run import Run, allowed_in_python, as_python_interrupts
+from everstep.notebook import people_stream
+from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts, shorten_uncaught_errors
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
 from everstep.tracking import plain
@@ -105,6 +106,7 @@ class RunPlan:
       has_command: Whether there is a command with `--allow-change`, which a refused change then mentions.
       epochs_origin: The file and line that sets the number of epochs; empty for none.
       experiment: The name of the run in its record.
+      labels: Its name where it is a run of no experiment, and its tags and notes.
       record: Further entries of `run.json`; see `EntryPoint`.
       code_root: Where the code is that the run depends on; by default the working directory.
       shows_layers: Whether the table of the model's layers is printed, or one line about the model.
@@ -129,6 +131,7 @@ class RunPlan:
     has_command: bool = True
     epochs_origin: str = ""
     experiment: str = ""
+    labels: Labels = Labels()
     record: Mapping[str, Any] | None = None
     code_root: str | Path | None = None
     shows_layers: bool = True
@@ -179,6 +182,7 @@ def train_compiled(
       UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed. Like any error it has `history`, the epochs so far.
     """
+    shorten_uncaught_errors()
     names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
     schedule = EpochSchedule(
         epochs,
@@ -207,6 +211,7 @@ def train_compiled(
         verbose=run.verbose,
         listeners=listeners,
         sees_divergence=run.ends_diverged_epochs,
+        history=History(str(run.directory) if run.keep else ""),
     )
 
     def create_trainer(params: ExperimentConfig) -> Trainer:
@@ -242,6 +247,7 @@ def train_compiled(
                     code_root=run.code_root,
                     schedule=schedule,
                     shows_layers=run.shows_layers,
+                    labels=run.labels,
                     at_end=run.at_end,
                 ),
             )
@@ -306,7 +312,7 @@ class EpochLines(Listener):
         parts += [f"{name}: {value:.5g}" for name, value in plain(logs).items()]
         self._since = now
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to stop
-            print(" - ".join(parts), file=sys.stderr, flush=True)
+            print(" - ".join(parts), file=people_stream(), flush=True)
 
 
 class ReusingTrainer(Trainer):

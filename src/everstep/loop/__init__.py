@@ -5,7 +5,7 @@ as a `Hook`.
 
 controller.py           `Controller`: trains, logs (`summary_interval`), evaluates, saves and acts, in which order;
                         saves when a stop is requested; rolls back; `continuous_eval`. What is due when is in
-                        `schedule.py`
+                        `schedule.py`; `continuous_eval` waits for checkpoints (3600 s: `config.py`)
 inner_loop.py           `InnerLoop`: what it asks of the object that runs the steps
 trainer.py              `Trainer`: runs the steps of a window, returns their logs; evaluates `validation_steps`
                         batches or all; "the training data ended", data that never ends

@@ -327,8 +327,22 @@ class Controller:
     def _finish_counting_between_epochs(self, options: _LoopOptions) -> None:
         """Between two epochs, tells the schedule if the first pass, which counts the batches, has just ended."""
         between_epochs = options.schedule.counts_batches and options.schedule.is_window_end(self.step)
+        was_ending = self.is_ending
         if self.step and between_epochs and not self.stopped and self.trainer.finish_counting():
             self._use_counted_batches(options)
+        if self.is_ending and not was_ending:
+            self._finish_last_step(options)
+
+    def _finish_last_step(self, options: _LoopOptions) -> None:
+        """Does what is due at the end of training, after a window that was finished as one before it."""
+        self._pending.read_all()
+        if self.recovery.has_diverged:
+            return
+        self._notify("on_last_step", self.step)
+        if self._evaluation_due(options) and not self._is_evaluated:
+            self.evaluate(options.eval_steps)
+        if self._save_due(options) and self.saver.step != self.step:
+            self.save_checkpoint()
 
     def _train_window(self, options: _LoopOptions) -> Mapping[str, float]:
         """Trains up to the end of the window; returns its logs without waiting for the device."""

@@ -103,6 +103,11 @@ class Hook(StatePart):
         """Whether it may read or change the state at the end of a window: the loop checks the window before."""
         return type(self).on_window_end is not Hook.on_window_end
 
+    @property
+    def restored_step(self) -> int | None:
+        """The earlier step whose weights it has restored at the end of training; None if it has restored none."""
+        return None
+
     def setup(self, controller: Any) -> None:
         """Called once, when the controller is created."""
         self.controller = controller

@@ -49,6 +49,7 @@ class KerasCallbacks(Hook):
       listeners: Called at the end of an epoch, after the callbacks; they are hooks of the loop, too. Those with
         `get_state` and `set_state` are saved like callbacks, after those of the user.
       sees_divergence: Whether an epoch in which training diverged ends as any other, before training fails.
+      history: The History to add; None for Keras's own. One of the user's takes its place.
     """
 
     name = "callbacks"
@@ -63,12 +64,15 @@ class KerasCallbacks(Hook):
         verbose: Any = 0,
         listeners: Sequence[Listener] = (),
         sees_divergence: bool = True,
+        history: keras.callbacks.History | None = None,
     ) -> None:
         self.model, self.schedule, self._initial_epoch = model, schedule, initial_epoch
         self._listeners, given = listeners, accepted(callbacks)
         self.sees_divergence = sees_divergence
+        has_history = any(isinstance(each, keras.callbacks.History) for each in given)
+        self._added = [] if has_history or history is None else [history]
         self.list = keras.callbacks.CallbackList(
-            given,
+            [*given, *self._added],
             add_history=True,
             model=model,
             epochs=schedule.epochs,
@@ -80,6 +84,7 @@ class KerasCallbacks(Hook):
         self.per_call = int(getattr(model, "steps_per_execution", None) or 1)
         self.history.on_train_begin()  # creates its list of epochs, even if nothing is left to train
         self.phase, self._epoch = BETWEEN, 0
+        self._has_ended = False  # whether `on_train_end` was called after the last epoch
         self._logs: Logs = {}
         self._unread: list[tuple[int, Mapping[str, Any]]] = []  # epochs that only the History has still to see
         self._evaluated_steps = self._num_steps = 0
@@ -93,7 +98,16 @@ class KerasCallbacks(Hook):
     @property
     def acts(self) -> bool:
         """Whether anything but a History sees the end of an epoch; if not, the next epoch begins without a wait."""
-        return bool(self._listeners) or any(type(each) is not keras.callbacks.History for each in self.list.callbacks)
+        return bool(self._listeners) or any(
+            type(each) is not keras.callbacks.History and each not in self._added for each in self.list.callbacks
+        )
+
+    @property
+    def restored_step(self) -> int | None:
+        """The end of the epoch whose weights `EarlyStopping(restore_best_weights=True)` has restored."""
+        restoring = (each for each in self.list.callbacks if getattr(each, "restore_best_weights", False))
+        best = [each.best_epoch for each in restoring if getattr(each, "best_weights", None) is not None]
+        return self.schedule.epoch_start(best[-1] + 1) if best and self._has_ended else None
 
     @property
     def steps(self) -> int:
@@ -121,7 +135,7 @@ class KerasCallbacks(Hook):
         arrays, each = self._state.state()
         stop = bool(self.model.stop_training) and self.phase != BETWEEN  # between epochs training has stopped already
         place = {"phase": self.phase, "epoch": self._epoch, "stop": stop}
-        place |= {"batches": self.schedule.batches, "first_epoch": self.schedule.first_epoch}
+        place |= {"ended": self._has_ended, "batches": self.schedule.batches, "first_epoch": self.schedule.first_epoch}
         return arrays, {**place, "logs": encode(floats(self._logs), "", {}), "each": each}
 
     def check(self, meta: dict[str, Any]) -> None:
@@ -140,6 +154,7 @@ class KerasCallbacks(Hook):
         self._unread.clear()
         self._state.restore(arrays, meta["each"])
         self.phase, self._epoch = meta["phase"], meta["epoch"]
+        self._has_ended = meta.get("ended", False)
         self._logs = with_arrays(decode(meta["logs"], {}))
         self.model.stop_training = meta["stop"]
 
@@ -215,6 +230,7 @@ class KerasCallbacks(Hook):
         if self.phase == TRAINING:
             return
         self._epoch, self.phase = self.schedule.epoch_of(step), TRAINING
+        self._has_ended = False
         if not self.acts:
             return  # a History has no method for it
         with self.controller.synced():
@@ -326,7 +342,15 @@ class KerasCallbacks(Hook):
 
     def _stop_if_requested(self) -> None:
         if self.model.stop_training:
-            self.controller.stop("model.stop_training was set")
+            self.controller.stop(self._stop_reason())
+
+    def _stop_reason(self) -> str:
+        """Returns why training was stopped: what `EarlyStopping` has waited for, where it was that."""
+        for callback in self.list.callbacks:
+            if isinstance(callback, keras.callbacks.EarlyStopping) and callback.stopped_epoch:
+                waited = "an epoch" if callback.patience <= 1 else f"{callback.patience} epochs"
+                return f"{type(callback).__name__}, {callback.monitor} has not improved for {waited}"
+        return "model.stop_training was set"
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -360,6 +384,7 @@ class KerasCallbacks(Hook):
         if self.model.stop_training or self._epoch + 1 >= self.schedule.epochs:
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # Keras's own averages
             self.list.on_train_end(self._logs)
+            self._has_ended = True
 
     @contextlib.contextmanager
     def _monitors_explained(self) -> Iterator[None]:

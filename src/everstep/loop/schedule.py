@@ -67,6 +67,28 @@ class Schedule(abc.ABC):
 
     # What a run says of its schedule.
 
+    @property
+    def total_epochs(self) -> int | None:
+        """How many epochs there are in all; None where the run does not count epochs."""
+        return None
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps of every epoch; None where epochs are not counted, differ in length, or that is unknown."""
+        return None
+
+    def epoch_number(self, step: int) -> int | None:
+        """Returns the epoch, counted from 1, that the last of `step` steps belongs to; None if epochs do not count."""
+        return None
+
+    def epochs_done(self, step: int) -> float | None:
+        """Returns the epochs done after `step` steps, with the fraction of the current one; None if unknown."""
+        return None
+
+    def trained(self, step: int) -> str:
+        """Returns what a resumed run says of its epochs; empty where they are not counted."""
+        return ""
+
     def position(self, step: int) -> str:
         """Returns what a line of the console says of a step; empty for its number."""
         return ""
@@ -249,6 +271,28 @@ class EpochSchedule(Schedule):
             remedy = f"ask for {whole + begun} or more, or start a new run"
             raise UsageError(reason, key=self._key, received=self.epochs, remedy=remedy, origin=self._origin)
 
+    @property
+    def total_epochs(self) -> int:
+        """How many epochs there are in all."""
+        return self.epochs
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps of every epoch; None where they differ, or are unknown."""
+        return self.full_epoch_steps if self.is_regular and not self.first_epoch else None
+
+    def epochs_done(self, step: int) -> float | None:
+        """Returns the epochs done, with the fraction of the current one; None while their length is unknown."""
+        if self.full_epoch_steps is None:
+            return None
+        begin = self.current_epoch_start(step)
+        return self.epoch_of(step) + (step - begin) / (self.window_end(step) - begin)
+
+    def trained(self, step: int) -> str:
+        """Returns how many epochs a resumed run has done, or the one it is in."""
+        done, begun = self.epoch_of(step), step > self.current_epoch_start(step)
+        return f"in epoch {done + 1}" if begun else f"{done} epoch{'' if done == 1 else 's'} done"
+
     def position(self, step: int) -> str:
         """Returns the epoch that a line of the console says."""
         return f"epoch: {self.epoch_number(step):{len(str(self.epochs))}d}/{self.epochs}"
@@ -264,10 +308,14 @@ class EpochSchedule(Schedule):
         every = max(1, (config.validation_interval or 0) // self.full_epoch_steps)  # type: ignore[operator]
         often = "every epoch" if every == 1 else f"every {every} epochs"
         return (
-            f"epochs {self.epoch_of(step)} to {self.epochs} of {self.full_epoch_steps} steps"
+            f"{self._to_train(step)} of {self.full_epoch_steps} steps"
             f"{f', evaluate {often}' if evaluations == 'at intervals' else ''}"
             f"{', save every epoch' if config.checkpoint_interval else ''}"
         )
+
+    def _to_train(self, step: int) -> str:
+        first = self.epoch_of(step) + 1
+        return f"epoch {first}" if first == self.epochs else f"epochs {first} to {self.epochs}"
 
     def epoch_of(self, step: int) -> int:
         """Returns the epoch that a step belongs to."""

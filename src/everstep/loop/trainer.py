@@ -6,7 +6,7 @@ The controller decides when to train, evaluate and save; the engine runs the ste
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -65,6 +65,7 @@ class Trainer(InnerLoop):
     ) -> None:
         self.config, self.task, self.model, self.optimizer = config, task, model, optimizer
         self.global_step = 0
+        self._restored: tuple[int, dict[str, Any]] = 0, {}  # the step and the position of the data that it began at
         self._window_start = 0  # the step at which the engine's window was opened
         self._bad_steps: dict[int, int] = {}  # the first bad step of a window, by the window's last
         self._checked: set[int] = set()  # ids of the array streams that were checked as a whole
@@ -326,14 +327,18 @@ class Trainer(InnerLoop):
         """Whether an evaluation is running."""
         return self._validation_feed is not None and not self._validation_feed.closed
 
-    @property
-    def epochs_done(self) -> float | None:
-        """Epochs done so far, with the fraction of the current one; None if their length is unknown."""
+    def epochs_done(self, step: int) -> float | None:
+        """Returns the passes over the data after `step` steps, with the fraction of the current one.
+
+        It is counted from the restored position: while a call of many steps runs, that of the data is at its end.
+        None if the length of a pass is unknown.
+        """
         per_epoch = self.train_stream.batches_per_epoch if self.train_stream is not None else None
         if self._train_feed is None or not per_epoch:
             return None
-        position = self._train_feed.state()
-        return int(position["epoch"]) + int(position["batch"]) / per_epoch
+        restored, position = self._restored
+        batches = int(position.get("batch", 0)) + step - restored
+        return int(position.get("epoch", 0)) + batches / per_epoch
 
     @property
     def warmup(self) -> tuple[int, float]:
@@ -372,6 +377,15 @@ class Trainer(InnerLoop):
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         if self._train_feed is not None:
             self._train_feed.restore(meta["stream"])
+            self._restored = meta["step"], dict(meta["stream"])
+
+    def check(self, state: StoredState, meta: Mapping[str, Any]) -> None:
+        """Checks that a state can be restored for training, and changes nothing.
+
+        Raises:
+          UsageError: Keys, shapes or types differ.
+        """
+        self.engine.check(state, base=meta.get(BASE_KEY))
 
     def push(self) -> None:
         """Copies the state to the Keras objects, where either has changed; does not wait for the device."""

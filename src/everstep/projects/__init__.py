@@ -8,7 +8,7 @@ training/            `everstep.Training`: jobs of a pipeline
 components/          `Orchestrator`: data loader, augmentor, preprocessor, model builder, evaluator; `everstep check`
 flow/                `FlowTask`, its YAML files, `everstep flow`
 catalog/             data by name, for flows and programs; kinds of files, versions
-commands/            `everstep new`, `check`, `run`, `flow`, `catalog` and `ui`
+commands/            `everstep new`, `check`, `run`, `flow` and `catalog`
 layouts.py           what each of them calls its files and folders
 repetitions.py       `everstep reproduce` of their runs: what of a project is copied, linked or left out
 project_tracking.py  MLflow for components and flows: where (MLFLOW_TRACKING_URI, else `mlflow.db`), which files, when

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.extras import install_command
 from everstep.tracking import MlflowNames, MlflowTracker, NoopTracker, checked_uri, folder_uri, spool_of
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def tracking_uri(root: Path) -> str | None:
       UsageError: `MLFLOW_TRACKING_URI` is no server or database.
     """
     if importlib.util.find_spec("mlflow") is None:
-        logger.warning("MLflow is not installed, so the run is not tracked there: pip install 'everstep[mlflow]'")
+        logger.warning("MLflow is not installed, so the run is not tracked there: %s", install_command("mlflow"))
         return None
     return checked_uri(folder_uri(root))
 

@@ -7,17 +7,21 @@
 The file is self-contained: it can be mailed, archived, and opened without a network. This package prepares the numbers
 over all rows; the scripts in `page/` draw them.
 
-html_page.py          the page, with style, script and data inside; the pictures are drawn in `page/*.js`: how many
-                      classes the confusion matrix shows in `page/confusion.js`
-run_data.py           a run directory, read for the report: configuration (secrets hidden), curves (at most 1200
-                      points), facts, headline; which settings of several runs differ, key by key
-split_data.py         the evaluation on one split: which rows the table shows (20000, the worst first), classes,
-                      residuals, slices
-side_by_side.py       several runs, for the page and `everstep runs compare`: code, machine, data and metrics that
-                      differ, the best of each, the picture of curves; settings are compared in `run_data.py`
-sample_comparison.py  two runs sample by sample, joined by id: the 60 largest changes
-numbers.py            numbers for JSON and for readers: digits, NaN
-card/                 the model card
+html_page.py           the page, with style, script and data inside; the pictures are drawn in `page/*.js`: how many
+                       classes the confusion matrix shows in `page/confusion.js`
+run_data.py            a run directory, read for the report: configuration (secrets hidden), curves (at most 1200
+                       points), facts, headline
+config_differences.py  which settings of several runs differ, key by key; of a layer, argument by argument
+split_data.py          the evaluation on one split: which rows the table shows (20000, the worst first), classes,
+                       residuals, slices
+side_by_side.py        several runs, for the page and `everstep runs compare`: code, machine, data and metrics that
+                       differ, the best of each, the picture of curves
+sample_comparison.py   two runs sample by sample, joined by id: the 60 largest changes
+runs_folder.py         the runs of a folder, as the live page shows them; how often they are read again
+notebook_views.py      what a notebook shows of a History, a run, a comparison; the report in a frame
+server.py              the live page of runs (`everstep ui`): what it answers, and to whom; drawn by `page/runs*.js`
+numbers.py             numbers for JSON and for readers: digits, NaN
+card/                  the model card
 """
 
 from typing import TYPE_CHECKING
@@ -33,5 +37,13 @@ if TYPE_CHECKING:
         policy,
         write,
     )
+    from everstep.report.notebook_views import (
+        comparison_html,
+        history_html,
+        run_html,
+        show_report,
+    )
+    from everstep.report.runs_folder import RunsFolder
+    from everstep.report.server import RunsServer
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

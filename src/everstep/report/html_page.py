@@ -18,7 +18,8 @@ from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
-from everstep.report.run_data import RunData, differences, incomparable, read_runs
+from everstep.report.config_differences import differences, incomparable
+from everstep.report.run_data import RunData, read_runs
 from everstep.report.sample_comparison import compare
 
 SCRIPTS = (
@@ -48,18 +49,27 @@ SCRIPTS = (
 """In the order of their dependencies."""
 
 
-def html(title: str, data: Any) -> str:
+def html(
+    title: str,
+    data: Any,
+    scripts: Sequence[str] = SCRIPTS,
+    styles: Sequence[str] = ("page.css",),
+    connects: bool = False,
+) -> str:
     """Returns the page.
 
     Args:
       title: The title, as plain text.
       data: The page's data, which must be valid JSON without NaN.
+      scripts: The files of the script, in the order of their dependencies.
+      styles: The files of the style.
+      connects: Whether the script may ask the server that the page is from.
     """
-    style = page_file("page.css")
-    script = '(() => {\n"use strict";\n' + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
+    style = "".join(map(page_file, styles))
+    script = '(() => {\n"use strict";\n' + "\n".join(map(page_file, scripts)) + "\n})();\n"
     return string.Template(page_file("page.html")).substitute(
         title=markup.escape(title),
-        policy=policy(style, script),
+        policy=policy(style, script, connects),
         style=style,
         data=as_json(data),
         script=script,
@@ -72,10 +82,17 @@ def as_json(data: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def policy(style: str, script: str = "") -> str:
-    """Returns a page's content security policy: this style and script, inline pictures, and no network."""
+def policy(style: str, script: str = "", connects: bool = False) -> str:
+    """Returns a page's content security policy: this style and script, inline pictures, no network but its own server.
+
+    Args:
+      style: The text of the style.
+      script: The text of the script; "" for none.
+      connects: Whether the script may ask the server that the page is from.
+    """
     scripts = f"; script-src '{_digest(script)}'" if script else ""
-    allowed = f"style-src '{_digest(style)}'{scripts}; img-src data:"
+    server = "; connect-src 'self'" if connects else ""
+    allowed = f"style-src '{_digest(style)}'{scripts}; img-src data:{server}"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
@@ -109,17 +126,26 @@ def write(run_dirs: Sequence[storage.PathLike] | storage.PathLike, output: stora
     if not given:
         raise UsageError("a report needs at least one run", key="run_dirs", remedy="name its directory")
     directories = [Path(directory) for directory in given]
-    runs = read_runs(directories)
     default = directories[0] / "reports" / ("report.html" if len(directories) == 1 else "comparison.html")
     path = Path(output) if output is not None else default
     if path.is_dir():
         raise UsageError(
             "is a directory", key="output", received=str(path), remedy=f"name a file: {str(path / 'report.html')!r}"
         )
-    text = html(" · ".join(run.name for run in runs), _data(runs))
+    text = report_html(directories)
     storage.prepare_directory(path.parent)
     storage.write_bytes(path, text.encode("utf-8", errors="replace"))
     return path
+
+
+def report_html(directories: Sequence[Path]) -> str:
+    """Returns the report of one run, or of several side by side, as a page.
+
+    Raises:
+      UsageError: A directory is not a run, or has nothing to show yet.
+    """
+    runs = read_runs(directories)
+    return html(" · ".join(run.name for run in runs), _data(runs))
 
 
 def _data(runs: Sequence[RunData]) -> dict[str, object]:

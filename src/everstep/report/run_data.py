@@ -3,35 +3,35 @@
 import contextlib
 import dataclasses
 import datetime
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.report.numbers import finite, listed, shown
 from everstep.report.split_data import Split, read_splits
 from everstep.run import (
+    EXPORTED_STEP,
     RECORD,
     STARTED,
     SUBMISSIONS,
+    FinalWeights,
     damage,
     export_config,
     export_record,
     goodput,
     is_held,
     loop_directories,
+    read_final_weights,
     record,
     results_file,
+    stopped_early,
+    tag_words,
 )
 from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history
-
-_BLACKED_OUT = re.compile(rf"([:\[,-]\s*)({re.escape(redaction.MARK)})(?=\s|[,\]}}]|$)", re.MULTILINE)
-"""A redacted value, three stars, which YAML would read as an alias."""
 
 
 def read_config(directory: Path) -> str:
@@ -55,41 +55,6 @@ def _submitted_config(directory: Path) -> Path | None:
         copy = begun[-1] / storage.read_json(begun[-1] / RECORD)["config"] if begun else None
         return copy if copy is not None and copy.is_file() else None
     return None
-
-
-def differences(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns every key whose value differs between configurations: `key`, and `values`, a text or None for each.
-
-    Texts that are not YAML mappings are left out: see `incomparable`.
-    """
-    flat = [dict(_leaves(_parsed(text), "")) for text in texts]
-    left_out = incomparable(texts)
-    keys = list(dict.fromkeys(key for leaves in flat for key in leaves))
-    rows = [{"key": key, "values": [leaves.get(key) for leaves in flat]} for key in keys]
-    return [row for row in rows if len({value for i, value in enumerate(row["values"]) if i not in left_out}) > 1]
-
-
-def incomparable(texts: Sequence[str]) -> list[int]:
-    """Returns the positions of texts that cannot be compared key by key; [] if all texts are the same."""
-    if len(set(texts)) == 1:
-        return []
-    return [place for place, text in enumerate(texts) if text.strip() and not isinstance(_parsed(text), dict)]
-
-
-def _parsed(text: str) -> Any:
-    for attempt in (text, _BLACKED_OUT.sub(r"\1'\2'", text)):
-        with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
-            return yaml.safe_load(attempt)
-    return None
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields dotted keys with their values as text; a list counts as one value."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, str(value)
 
 
 MOST_POINTS = 1_200
@@ -151,7 +116,9 @@ def read_points(path: Path, record: Mapping[str, Any] | None) -> dict[tuple[str,
 
 
 def steps_per_epoch(curves: Sequence[Curve], record: Mapping[str, Any] | None) -> int | None:
-    """Returns the number of steps per epoch if a run logs once per epoch; None if it logs by steps."""
+    """Returns the steps of an epoch if a run counts epochs, or logs once per epoch; None if it logs by steps."""
+    if record is not None and record.get("steps_per_epoch"):
+        return int(record["steps_per_epoch"])
     steps = sorted({step for curve in curves for series in curve.series for step in series.steps})
     length = steps[0] if steps else 0
     if record is None or not length or not record["epoch"] or any(step % length for step in steps):
@@ -190,9 +157,6 @@ def _float_or_nan(cell: str) -> float:
         return float("nan")
 
 
-STEP = "best_ckpt_global_step"
-"""The key of the exported step in `export.json`."""
-
 Fact = dict[str, str]
 """`name`, `value` and `detail`, which may be empty."""
 
@@ -207,11 +171,15 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
     speed, share = finite(cost.get("samples_per_second")), finite(cost.get("utilisation"))
     found = [
         fact("status", record["status"], attempts[-1]["reason"] if attempts else ""),
+        fact("stopped early", _stop(record), (record.get("stopped_early") or {}).get("reason")),
         fact("steps", f"{record['step']:,}", f"epoch {record['epoch']}"),
         fact("attempts", str(len(attempts) or "")),
         fact("goodput", f"{kept.ratio:.1%}" if kept else "", str(kept or "")),
         fact("time", took, attempts[0]["started"][:16] if attempts else ""),
         fact("experiment", record["experiment"]),
+        fact("name", record.get("name") if record.get("name") != record["experiment"] else ""),
+        fact("tags", ", ".join(tag_words(record.get("tags") or {}))),
+        fact("notes", record.get("notes")),
         fact("backend", record["backend"]),
         fact("parameters", short(cost.get("parameters")), f"{cost.get('trainable_parameters')} of them trained"),
         fact("FLOPs a step", short(cost.get("flops_per_train_step")), f"batches of {cost.get('batch_size')}"),
@@ -220,6 +188,10 @@ def facts(record: Mapping[str, Any] | None) -> list[Fact]:
         fact("utilisation", f"{share:.1%}" if share else ""),
     ]
     return [each for each in found if each["value"]]
+
+
+def _stop(record: Mapping[str, Any]) -> str:
+    return stopped_early(record).removeprefix("stopped early at ")
 
 
 def read_export(directory: Path) -> dict[str, Any]:
@@ -253,15 +225,20 @@ def read_notes(directory: Path) -> list[str]:
     return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
-def origin(record: Mapping[str, Any] | None, export: Mapping[str, Any]) -> list[Fact]:
+def origin(
+    record: Mapping[str, Any] | None, export: Mapping[str, Any], final: FinalWeights | None = None
+) -> list[Fact]:
     """Returns the facts below the title: the date, the code, and which epoch was exported and why.
 
     Args:
       record: The content of `run.json`.
       export: The result of `read_export`.
+      final: The weights that the run ended with, where they are not those of its last step.
     """
     epoch, by = export.get("epoch"), chosen_by(export)
     exported_epoch = "" if epoch is None else f"epoch {int(epoch) + 1}{f', chosen by {by}' if by else ''}"
+    if epoch is None and final is not None and final.is_exported:
+        exported_epoch = final.place
     attempts, code = (record or {}).get("attempts") or [{}], (record or {}).get("code") or {}
     found = [
         fact("date", str(attempts[0].get("started") or "")[:10]),
@@ -296,11 +273,18 @@ def marks(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     ]
 
 
-def exported(export: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the exported step for the curves: `step`, and `text` with the reason; None if it is unknown."""
-    step = finite(export.get(STEP))
+def exported(export: Mapping[str, Any], final: FinalWeights | None = None) -> dict[str, Any] | None:
+    """Returns the exported step for the curves: `step`, and `text` with the reason; None if it is unknown.
+
+    Args:
+      export: The result of `read_export`.
+      final: The weights that the run ended with, where they are not those of its last step.
+    """
+    step = finite(export.get(EXPORTED_STEP))
     by = chosen_by(export)
-    return None if step is None else {"step": int(step), "text": f"exported{f', chosen by {by}' if by else ''}"}
+    if step is None:
+        return None if final is None else {"step": final.step, "text": final.mark}
+    return {"step": int(step), "text": f"exported{f', chosen by {by}' if by else ''}"}
 
 
 def fact(name: str, value: Any, detail: Any = "") -> Fact:
@@ -335,6 +319,7 @@ class Figure:
       value: The number; None if it is not finite.
       better: "higher", "lower", or None if it is unknown.
       source: Where the number comes from.
+      mark: Of which epoch it is, where that is not the last one: `epoch 4, exported; last 0.2453`.
     """
 
     name: str
@@ -342,15 +327,24 @@ class Figure:
     value: float | None
     better: str | None
     source: str
+    mark: str = ""
 
 
-def headline(record: Mapping[str, Any] | None, pages: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Returns the figures of evaluations; without any, those of the last logs."""
+def headline(
+    record: Mapping[str, Any] | None, pages: Sequence[Mapping[str, Any]], final: FinalWeights | None = None
+) -> list[Figure]:
+    """Returns the figures of evaluations; without any, those of the logs.
+
+    Args:
+      record: The content of `run.json`.
+      pages: The evaluations sample by sample.
+      final: The weights that the run ended with, where they are not those of its last step.
+    """
     found = [figure for page in pages for figure in _of_page(page)]
     metrics = (record or {}).get("metrics", {})
     names = {name for name, logs in metrics.items() if logs} - {page["split"] for page in pages}
     kinds = [kind for kind in ("validation", "train") if kind in names and not found]
-    return found + [figure for kind in kinds for figure in _of_logs(kind, metrics[kind])]
+    return found + [figure for kind in kinds for figure in _of_logs(kind, metrics[kind], final)]
 
 
 def _of_page(page: Mapping[str, Any]) -> list[Figure]:
@@ -367,12 +361,16 @@ def _of_page(page: Mapping[str, Any]) -> list[Figure]:
     return overall + means
 
 
-def _of_logs(kind: str, logs: Mapping[str, Any]) -> list[Figure]:
-    return [
-        Figure(name, kind, finite(value), direction(name), "the last logs")
-        for name, value in logs.items()
-        if name not in SIDE_FIGURES
-    ]
+def _of_logs(kind: str, logs: Mapping[str, Any], final: FinalWeights | None) -> Iterator[Figure]:
+    ended = {} if final is None else final.metrics.get(kind, {})
+    for name, last in logs.items():
+        if name in SIDE_FIGURES:
+            continue
+        value, mark, source = finite(last), "", "the last logs"
+        if final is not None and name in ended:
+            mark = f"{final.mark}; last {'not finite' if value is None else shown(value)}"
+            value, source = finite(ended[name]), f"the logs of {final.place}, whose weights the model has"
+        yield Figure(name, kind, value, direction(name), source, mark)
 
 
 @dataclasses.dataclass
@@ -387,6 +385,7 @@ class RunData:
       config: The text of its configuration, "" if there is none.
       export: The content of `exported/export.json`: the step, and how it was chosen; empty if there is none.
       notes: Differences between its evaluation and its training, a line each.
+      final: The weights that it ended with, where they are not those of its last step.
     """
 
     name: str
@@ -396,6 +395,7 @@ class RunData:
     config: str
     export: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
+    final: FinalWeights | None = None
 
     def split(self, name: str) -> Split | None:
         """Returns the evaluation on the split with this name, if there is one."""
@@ -406,12 +406,13 @@ class RunData:
         return {
             "name": self.name,
             "status": (self.record or {}).get("status"),
-            "origin": origin(self.record, self.export),
+            "origin": origin(self.record, self.export, self.final),
             "notes": list(self.notes),
             "facts": facts(self.record),
             "headline": [dataclasses.asdict(figure) for figure in self.figures()],
             "marks": marks(self.record),
-            "exported": exported(self.export),
+            "exported": exported(self.export, self.final),
+            "ended": None if self.final is None else {"step": self.final.step, "text": self.final.mark},
             "steps_per_epoch": steps_per_epoch(self.curves, self.record),
             "curves": [dataclasses.asdict(curve) for curve in self.curves],
             "splits": [split.as_data() for split in self.splits],
@@ -420,7 +421,7 @@ class RunData:
 
     def figures(self) -> list[Figure]:
         """Returns the headline, grouped by metric; the metric that the export was chosen by comes first."""
-        found = headline(self.record, [split.page for split in self.splits])
+        found = headline(self.record, [split.page for split in self.splits], self.final)
         chosen = str(self.export.get("metric", "")).removeprefix("val_")
         names = [chosen, *(figure.name for figure in found)]
         return sorted(found, key=lambda figure: names.index(figure.name))
@@ -464,7 +465,8 @@ def _read_run(directory: Path, name: str) -> RunData:
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:
         raise UsageError("contains neither run.json nor an evaluation", key="RUN", received=str(directory))
-    run = RunData(name, known, curves, splits, read_config(directory), read_export(directory), read_notes(directory))
+    final, config = read_final_weights(known, directory), read_config(directory)
+    run = RunData(name, known, curves, splits, config, read_export(directory), read_notes(directory), final)
     if not curves and not splits and not run.figures():
         raise UsageError("has no logged step and no evaluation yet", key="RUN", received=str(directory))
     return run

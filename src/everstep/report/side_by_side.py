@@ -11,10 +11,12 @@ from typing import Any
 
 from everstep.errors import UsageError, missing_extra
 from everstep.report import run_data
+from everstep.report.config_differences import differences
+from everstep.report.notebook_views import comparison_html
 from everstep.report.numbers import finite
 from everstep.report.run_data import headline, names_of, read_points, read_record
 from everstep.report.split_data import read_pages
-from everstep.run import goodput
+from everstep.run import FinalWeights, goodput, read_final_weights
 from everstep.tracking import SIDE_FIGURES, direction
 
 Points = dict[tuple[str, str], list[tuple[int, float]]]
@@ -31,6 +33,7 @@ class Member:
       record: The content of its `run.json`.
       points: Its learning curves.
       config: The text of its configuration.
+      final: The weights that it ended with, where they are not those of its last step.
     """
 
     name: str
@@ -38,6 +41,17 @@ class Member:
     record: Mapping[str, Any]
     points: Points
     config: str
+    final: FinalWeights | None = None
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps of an epoch; None of a run that does not count epochs."""
+        return self.record.get("steps_per_epoch")
+
+    def place(self, step: int) -> str:
+        """Returns a step as the run counts: `epoch 4` where an epoch ends, else its number."""
+        length = self.steps_per_epoch
+        return f"epoch {step // length}" if length and step % length == 0 else str(step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +86,7 @@ class ComparedRow:
         return found | ({"better": self.better, "best": self.best} if self.better else {})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SideBySide:
     """The comparison.
 
@@ -88,6 +102,12 @@ class SideBySide:
         """Returns the comparison for JSON."""
         runs = [{"name": one.name, "directory": str(one.directory), "id": one.record["id"]} for one in self.members]
         return {"runs": runs} | {name: [row.as_dict() for row in rows] for name, rows in self.sections.items()}
+
+    def __repr__(self) -> str:
+        return f"<comparison of {', '.join(member.name for member in self.members)}>"
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self)
 
 
 def side_by_side(directories: Sequence[Path]) -> SideBySide:
@@ -115,9 +135,8 @@ def side_by_side(directories: Sequence[Path]) -> SideBySide:
 
 def _read(directory: Path, name: str) -> Member:
     record = read_record(directory)
-    return Member(
-        name, directory, record, read_points(directory / "history.csv", record), run_data.read_config(directory)
-    )
+    points, config = read_points(directory / "history.csv", record), run_data.read_config(directory)
+    return Member(name, directory, record, points, config, read_final_weights(record, directory))
 
 
 def _each(members: Sequence[Member], key: str, find: Callable[[Member], Any], better: str | None = None) -> ComparedRow:
@@ -130,9 +149,7 @@ def _state(members: Sequence[Member]) -> list[ComparedRow]:
 
 
 def _configuration(members: Sequence[Member]) -> list[ComparedRow]:
-    return [
-        ComparedRow(found["key"], found["values"]) for found in run_data.differences([one.config for one in members])
-    ]
+    return [ComparedRow(found["key"], found["values"]) for found in differences([one.config for one in members])]
 
 
 def _surroundings(members: Sequence[Member]) -> list[ComparedRow]:
@@ -159,10 +176,32 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _metric_rows(members: Sequence[Member]) -> list[ComparedRow]:
-    """Returns the last value of every metric, and its best if it is known which values are good."""
+    """Returns the last value of every metric, and its best if it is known which values are good.
+
+    Where a run ended with the weights of an earlier step, their values come first.
+    """
     curves = [_with_last_logs(member) for member in members]
     keys = telling(key for points in curves for key in points)
-    return [row for name, kind in keys for row in _of_metric(name, kind, [one.get((name, kind)) for one in curves])]
+    rows = []
+    for name, kind in keys:
+        of_metric = [one.get((name, kind)) for one in curves]
+        rows += [*_of_final_weights(name, kind, of_metric, members), *_of_metric(name, kind, of_metric)]
+    return rows
+
+
+def _of_final_weights(
+    name: str, kind: str, curves: Sequence[list[tuple[int, float]] | None], members: Sequence[Member]
+) -> Iterator[ComparedRow]:
+    """Yields the values of the weights that runs ended with, if one of them has not the last ones."""
+    ends = [member.final for member in members if member.final is not None]
+    if not ends:
+        return
+    found = []
+    for member, points in zip(members, curves, strict=True):
+        step = None if member.final is None else member.final.step
+        found.append(next((p for p in reversed(points or []) if step is None or p[0] == step), None))
+    word = "exported" if any(end.is_exported for end in ends) else "restored"
+    yield _row(f"{kind} {name}, {word}", found, direction(name))
 
 
 def telling(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -246,7 +285,9 @@ def can_draw() -> bool:
 
 
 def draw(members: Sequence[Member], suffix: str = ".png") -> bytes:
-    """Returns a plot of the curves over steps: validation in solid lines, training pale and dashed.
+    """Returns a plot of the curves: validation in solid lines, training pale and dashed.
+
+    They are over epochs, or over steps where one of the runs does not count epochs.
 
     It does not use matplotlib's global state: no display is needed, and no figure stays open.
 
@@ -284,14 +325,18 @@ def _metrics_to_draw(members: Sequence[Member]) -> list[str]:
 
 
 def _panel(axes: Any, name: str, members: Sequence[Member]) -> None:
+    in_epochs = all(member.steps_per_epoch for member in members)
     for number, member in enumerate(members):
         colour = _COLOURS[number % len(_COLOURS)]
         for kind, look in _LOOKS.items():
             if points := member.points.get((name, kind)):
                 marker = "o" if len(points) < 2 else None  # a line needs two points
-                axes.plot(*zip(*points, strict=True), color=colour, marker=marker, **look)
+                length = member.steps_per_epoch if in_epochs else None
+                steps, values = zip(*points, strict=True)
+                places = [step / length for step in steps] if length else steps
+                axes.plot(places, values, color=colour, marker=marker, **look)
     axes.set_title(_literal(name), loc="left", fontsize=10, fontweight="bold")
-    axes.set_xlabel("step", fontsize=8, color=_GREY)
+    axes.set_xlabel("epoch" if in_epochs else "step", fontsize=8, color=_GREY)
     axes.tick_params(labelsize=8, colors=_GREY)
     axes.grid(True, color="#e5e7eb", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)

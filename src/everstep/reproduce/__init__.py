@@ -2,6 +2,7 @@
 
 reproducing.py  `reproduce`: how often it repeats a run, which code, which step; what is refused; the verdict
 repetition.py   the command that repeats a run, its code checked out again, its environment; "cannot be repeated"
+programs.py     runs that a user's script has started: the script again, with another directory
 evidence.py     what a run has left on disk: record, configuration, numbers (without times), weights
 comparison.py   the first difference of two runs, bit for bit, without a tolerance, and what explains it: seed,
                 configuration, data, code, packages, hardware, in this order

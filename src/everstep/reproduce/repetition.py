@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from everstep.entry_points import load_modules, missing_companions
 from everstep.errors import UsageError
 from everstep.reproduce.evidence import Evidence, stored_config
-from everstep.run import git, last_beat, with_settings
+from everstep.run import PROGRAM, git, last_beat, with_settings
 from everstep.tracking import SERVERS
 
 ENTRY_POINTS = "everstep.repetitions"
@@ -55,12 +55,16 @@ class Repetition:
       folder: The working directory of the command.
       result: The run directory that it creates.
       settings: The environment variables of the run that change what libraries compute.
+      program: The arguments of Python before the words: what is run.
+      variables: Further environment variables.
     """
 
     words: list[str]
     folder: Path
     result: Path
     settings: dict[str, str]
+    program: tuple[str, ...] = ("-m", "everstep")
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class RepeatableKind(Protocol):
@@ -98,7 +102,7 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
       project: The folder that the user specified, if any.
 
     Raises:
-      UsageError: A user's program trained the run: the record does not contain it.
+      UsageError: A user's program trained the run, and the record does not contain it.
       NotRepeatable: The folder no longer exists.
     """
     if project is not None and not project.is_dir():
@@ -109,8 +113,9 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
         return (project or Path.cwd()).absolute()
     gone = sorted(set(missing_companions(ENTRY_POINTS).values()))
     without = f", or by {', '.join(gone)}, which this installation is without" if gone else ""
+    why = (original.record.get(PROGRAM) or {}).get("reason")
     raise UsageError(
-        f"was trained by a program that is not in its record{without}",
+        f"was trained by a program that is not in its record{f': {why}' if why else ''}{without}",
         key=str(run),
         remedy=f"run that again in another directory, then compare: everstep reproduce {run} --with OTHER",
     )
@@ -174,7 +179,7 @@ def restore_code(original: Evidence, code: Path, into: Path) -> Path:
     Raises:
       CodeUnavailable: That is not possible; the message tells why.
     """
-    commit, top = original.record["code"].get("commit"), _top(code)
+    commit, top = original.record["code"].get("commit"), repository(code)
     if not commit:
         raise CodeUnavailable("the run was not trained in a git repository")
     if top is None or git(top, "cat-file", "-e", f"{commit}^{{commit}}") is None:
@@ -193,14 +198,15 @@ def restore_code(original: Evidence, code: Path, into: Path) -> Path:
 
 def python_path(code: Path, into: Path) -> str:
     """Returns the PYTHONPATH for the modules of a restored repository, including those of an editable install."""
-    top = _top(code)
+    top = repository(code)
     if top is None:
         return ""
     inside = [Path(path).resolve() for path in sys.path if path and Path(path).resolve().is_relative_to(top)]
     return os.pathsep.join(str(into / path.relative_to(top)) for path in inside)
 
 
-def _top(code: Path) -> Path | None:
+def repository(code: Path) -> Path | None:
+    """Returns the top of the git repository around a folder; None if there is none."""
     found = git(code, "rev-parse", "--show-toplevel") if code.is_dir() else None
     return None if found is None else Path(os.fsdecode(found).removesuffix("\n")).resolve()
 
@@ -280,9 +286,10 @@ def run_repetition(repetition: Repetition, show: bool, until: int | None = None,
 
 def _started(repetition: Repetition, python_path: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "everstep", *repetition.words],
+        [sys.executable, *repetition.program, *repetition.words],
         cwd=repetition.folder,
         env=_environment(repetition, python_path),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -293,7 +300,7 @@ def _started(repetition: Repetition, python_path: str) -> subprocess.Popen[str]:
 def _environment(repetition: Repetition, python_path: str) -> dict[str, str]:
     mine = {name: value for name, value in os.environ.items() if name not in _UNSET}
     paths = [path for path in (python_path, mine.get("PYTHONPATH", "")) if path]
-    found = with_settings(mine, repetition.settings)
+    found = {**with_settings(mine, repetition.settings), **repetition.variables}
     return {**found, "PYTHONPATH": os.pathsep.join(paths)} if paths else found
 
 

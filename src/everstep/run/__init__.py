@@ -2,6 +2,7 @@
 
 record.py                `run.json` and `config.yaml`, over all attempts: what is recorded when; refuses a folder with
                          files that a run would overwrite
+labels.py                name, tags and notes of a run; what a resumed run keeps of them
 configuration.py         the text of `config.yaml`; the configuration that a checkpoint was trained with
 checkpoints.py           opens a run's checkpoints as `trainer` keeps them; which are kept is in
                          `checkpoint/retention.py`
@@ -17,16 +18,19 @@ preemption.py            `preemption_notice`: polls Google's or Amazon's metadat
 processes.py             several processes meet in the directory, and must have the same configuration, code, packages
                          and data
 resume_checks.py         refuses what a resumed run may not change: keys that no config class lists in `_may_change`,
-                         other data; `--allow-change`; warns of other versions
+                         other data; `--allow-change`; warns of other versions (of which packages: `environments.py`)
 restoring.py             whether a run begins at a checkpoint or with `init_checkpoint`
 announcements.py         what is said on the screen before training, and when it is interrupted
 printing.py              how a line is printed on the screen, before Keras is loaded, too
+closing.py               the last lines of a run: best value, exported model, report, how to load it
+refusals.py              all that keeps a run from being resumed, in one message
+ending.py                how training ended: stopped early or not, which step's weights the run has
 exporting.py             the export at the end of a run: a failed one ends no run; which formats:
                          `export/model_export.py`
 trackers.py              which trackers a run has, in which order, what it is called on MLflow and W&B; which samples
                          and histograms are logged when
-environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), packages, machine, GPU,
-                         environment variables; fingerprints of data files
+environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), all packages and the numerical
+                         ones that a resume compares, machine, GPU, environment variables; fingerprints of data files
 cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup
 kept_work.py             goodput: the share of computed steps that was kept, seconds that restarts cost
 profiling.py             `trainer.profile`: which steps are traced (`auto`: 20)
@@ -36,12 +40,17 @@ checkpoint_selection.py  `--checkpoint best`, `last`, `last:3`, 200 or 100,200: 
 averaged_checkpoint.py   several checkpoints as one; averages of weights (EMA) in an evaluation
 layout_registry.py       where entry points keep the parts of a run
 parent_process.py        what a run exchanges with the process that launched it
+final_weights.py         reads that: the numbers of the exported weights where they are not those of the last step
+naming.py                names of runs without the prefix `runs/`; runs that are named nearly so
+program.py               the program that starts a run from Python: script and arguments, for the record; where its runs
+                         are in a trial or a repetition, whatever `model_dir` says
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
                          `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
+uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
 from typing import TYPE_CHECKING
@@ -70,11 +79,13 @@ if TYPE_CHECKING:
         selected_steps,
     )
     from everstep.run.checkpoints import opened_checkpoints
+    from everstep.run.closing import best_step, best_value, closing_rows, exported_files
     from everstep.run.configuration import (
         changes_since_newest,
         config_text,
         trained_config,
     )
+    from everstep.run.ending import record_ending
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
@@ -94,10 +105,17 @@ if TYPE_CHECKING:
         without_option,
     )
     from everstep.run.exporting import export_trained
+    from everstep.run.final_weights import (
+        EXPORTED_STEP,
+        FinalWeights,
+        read_final_weights,
+        stopped_early,
+    )
     from everstep.run.kept_work import (
         goodput,
         seconds,
     )
+    from everstep.run.labels import Labels, tag_words
     from everstep.run.layout_registry import (
         RunLayout,
         export_config,
@@ -125,6 +143,11 @@ if TYPE_CHECKING:
         is_held,
         last_beat,
     )
+    from everstep.run.naming import (
+        named_run,
+        run_names,
+        runs_like,
+    )
     from everstep.run.parent_process import (
         ENDED,
         RECORD,
@@ -137,6 +160,13 @@ if TYPE_CHECKING:
     )
     from everstep.run.printing import print_line
     from everstep.run.processes import log_file
+    from everstep.run.program import (
+        PROGRAM,
+        Redirection,
+        directory_of,
+        is_repetition,
+        program_run,
+    )
     from everstep.run.pruning import (
         PruningListener,
         listen_to_trials,
@@ -151,6 +181,7 @@ if TYPE_CHECKING:
         read,
         refuse_foreign,
     )
+    from everstep.run.refusals import all_refusals
     from everstep.run.restoring import restore_or_initialize
     from everstep.run.resume_checks import (
         FILES,
@@ -171,5 +202,6 @@ if TYPE_CHECKING:
         create_tracker,
         require_trackers,
     )
+    from everstep.run.uncaught import shorten_uncaught_errors
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What a run says on the screen beside its logs: changes, the model, its data, the plan, and why it was stopped."""
+"""What a run says on the screen beside its logs: changes, the model, its data, the plan, why it stopped, its end."""
 
 import contextlib
 import math
@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from everstep.config import Change
 from everstep.data import nest
 from everstep.loop import Controller, Schedule, Trainer, TrainerConfig
+from everstep.notebook import is_notebook
+from everstep.run.printing import print_line
 from everstep.run.signals import Interrupted
 from everstep.task.optim import rate_table
+from everstep.tracking import trial_name
 
 Say = Callable[[str], None]
 """Called with each line."""
@@ -32,6 +35,12 @@ def interruption_announced(say: Say | None, keeps: bool) -> Iterator[None]:
         raise
 
 
+def announce_end(rows: Iterable[tuple[str, str]]) -> None:
+    """Prints the last lines of a run, see `closing.py`."""
+    for label, text in rows:
+        print_line(f"{label:<8}  {text}")
+
+
 def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> None:
     """Says which changes of the configuration a resumed run has accepted."""
     for change in changes:
@@ -42,11 +51,11 @@ def announce_changes(changes: Iterable[Change], trainer: Trainer, say: Say) -> N
 
 
 def announce_model(trainer: Trainer, shows_layers: bool, say: Say) -> None:
-    """Prints the table of the model's layers, or one line, unless the call before has printed it."""
+    """Prints the table of the model's layers, unless the call before has; one line of a trial, and in a notebook."""
     if trainer.engine.is_reused:
         return
     model = trainer.model
-    if shows_layers:
+    if shows_layers and not trial_name() and not is_notebook():
         model.summary(print_fn=lambda line, line_break=True: say(line), line_length=78)
         return
     trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
@@ -98,7 +107,9 @@ def announce_plan(
     elif step >= end:
         say(f"nothing left to train: the run {schedule.reached(step, end)}")
     elif controller.stopped and controller.progress.target >= end:
-        reason = f"the run was stopped at step {step}: {controller.stopped}"
+        epoch = schedule.epoch_number(step)
+        where = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+        reason = f"the run was stopped early at {where}: {controller.stopped}"
         say(f"nothing left to train: {reason}. To train it further, ask for more steps or epochs")
     else:
         say(f"plan: {schedule.plan(step, end, config, evaluations)}")

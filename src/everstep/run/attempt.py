@@ -213,12 +213,19 @@ class Attempt(Tracker, Hook):
     def flush(self) -> None:
         """Writes the record."""
         self._record_exactness()
-        self._run.update(self._trainer.global_step, self._trainer.epoch, self._metrics)
+        self._run.update(*self._position(), self._metrics)
 
     def close(self) -> None:
         """Remembers the last logs; the end of the attempt, which follows, is written with them."""
         self._record_exactness()
-        self._run.note(self._trainer.global_step, self._trainer.epoch, self._metrics)
+        self._run.note(*self._position(), self._metrics)
+
+    def _position(self) -> tuple[int, int]:
+        """Returns the step, and how many epochs are done; notes how long an epoch is, once that is known."""
+        step, schedule = self._trainer.global_step, self.controller.schedule
+        self._run.record |= {"epochs": schedule.total_epochs, "steps_per_epoch": schedule.epoch_steps}
+        epochs = schedule.epochs_done(step)
+        return step, self._trainer.epoch if epochs is None else int(epochs)
 
     def _record_exactness(self) -> None:
         if found := self._trainer.engine.exactness:
@@ -293,6 +300,7 @@ class Attempt(Tracker, Hook):
         devices, running = _devices(engine.describe()), {**engine.describe(), **engine.settings}
         moved = resume_checks.moved(record["attempts"][-1:], devices, self._trainer.global_step)
         record["train_steps"] = train_steps
+        self._position()
         self._run.begin(
             self._trainer.global_step,
             inputs["config"],

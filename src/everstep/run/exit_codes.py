@@ -55,7 +55,7 @@ def exit_code(error: BaseException, name: str = "everstep: ") -> int:
     if wants_traceback() and not interrupted:
         print(redaction.text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if interrupted:
-        _print_interruption(error, name)
+        print_interruption(error, name)
         return error.exit_code if isinstance(error, Interrupted) else 130
     if isinstance(error, UsageError | TrainingError):
         if not getattr(error, "announced", False):
@@ -77,7 +77,8 @@ def reported_error(lines: Iterable[str], name: str = "everstep: ") -> str:
     return [*found[-1:], *errors][-1] if found else ""
 
 
-def _print_interruption(error: BaseException, name: str) -> None:
+def print_interruption(error: BaseException, name: str) -> None:
+    """Prints why a program was stopped, unless the run has said so already."""
     if getattr(error, "announced", False):
         return
     if isinstance(error, Interrupted):

@@ -12,8 +12,12 @@ from everstep.loop import Trainer, random_state
 logger = logging.getLogger(__name__)
 
 
-def export_trained(trainer: Trainer, directory: Path, formats: Sequence[str] | None) -> None:
-    """Exports the model as it was evaluated: with averaged weights, if the optimizer keeps an average."""
+def export_trained(trainer: Trainer, directory: Path, formats: Sequence[str] | None) -> bool:
+    """Exports the model as it was evaluated, with averaged weights, if the optimizer keeps an average.
+
+    Returns:
+      Whether anything was written.
+    """
     written = []
     try:
         sample = sample_inputs(trainer.model, trainer.example_inputs)
@@ -27,3 +31,4 @@ def export_trained(trainer: Trainer, directory: Path, formats: Sequence[str] | N
             "the model is trained and saved, but not exported: fix what is reported above, then: everstep export %s",
             shlex.quote(str(directory)),
         )
+    return bool(written)

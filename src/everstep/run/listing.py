@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everstep.entry_points import load_modules
+from everstep.run.final_weights import FinalWeights, read_final_weights
 from everstep.run.kept_work import seconds
 from everstep.run.layout_registry import export_record, loop_directories, results_file, run_folder
 from everstep.run.lock import is_held, last_beat
@@ -202,6 +203,11 @@ class Overview:
     def train_steps(self) -> int | None:
         """Steps in all; None if unknown."""
         return self.record["train_steps"] if self.record else None
+
+    @property
+    def final_weights(self) -> FinalWeights | None:
+        """The weights that it ended with; None if they are those of its last step, or unknown."""
+        return read_final_weights(self.record, self.directory)
 
     @property
     def seconds_left(self) -> float | None:

@@ -27,7 +27,9 @@ from everstep.run.environments import (
     seconds_since_start,
     write_code_diff,
 )
+from everstep.run.labels import Labels
 from everstep.run.layout_registry import layouts
+from everstep.run.naming import runs_like
 from everstep.types import StoredState
 
 logger = logging.getLogger(__name__)
@@ -48,18 +50,26 @@ _utc_now = functools.partial(datetime.datetime.now, datetime.UTC)
 _BLANK: Record = {
     "id": None,
     "experiment": None,
+    "name": None,
+    "tags": {},
+    "notes": "",
     "backend": None,
     "mode": None,
     "status": None,
     "step": 0,
     "epoch": 0,
     "train_steps": None,
+    "epochs": None,
+    "steps_per_epoch": None,
+    "stopped_early": None,
+    "final_weights": None,
     "attempts": [],
     "metrics": {"train": {}, "validation": {}},
     "digest": None,
     "weights_digest": None,
     "states": {},
     "code": {},
+    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],
@@ -137,6 +147,7 @@ class Run:
         clock: Clock = _utc_now,
         code_root: storage.PathLike | None = None,
         is_kept: bool = True,
+        labels: Labels | None = None,
     ) -> "Run":
         """Returns the run in `model_dir`, with its id and attempts so far, or a new one.
 
@@ -148,12 +159,14 @@ class Run:
         """
         directory = Path(model_dir)
         record = read(directory) if (directory / "run.json").exists() else _blank(id=uuid.uuid4().hex)
-        return cls(directory, record | {"experiment": experiment, "backend": backend}, clock, code_root, is_kept)
+        entries = (labels or Labels()).entries(record, experiment)
+        return cls(directory, record | entries | {"backend": backend}, clock, code_root, is_kept)
 
     def reload(self) -> None:
         """Reads the record again; call it once this process holds the directory's lock."""
         if (self.directory / "run.json").exists():
-            self.record |= {**read(self.directory), **{key: self.record[key] for key in ("experiment", "backend")}}
+            own = ("experiment", "name", "tags", "notes", "backend")
+            self.record |= {**read(self.directory), **{key: self.record[key] for key in own}}
 
     @property
     def id(self) -> str:
@@ -231,6 +244,7 @@ class Run:
         begun = self._attempt(step) | {"changes": [dict(change) for change in changes], "code": dict(code)}
         self.record["attempts"].append(begun | dict(devices or {}))
         self.record |= {"status": "running", "step": step, "digest": None, "weights_digest": None}
+        self.record |= {"stopped_early": None, "final_weights": None}
         self.record["environment"] = {**(environment() if self.is_kept else {}), **(engine or {})}
         self.record |= {} if data is None or not self.is_kept else {"data": dict(data)}
         extra = extra or {}
@@ -398,7 +412,9 @@ def read(model_dir: storage.PathLike) -> Record:
     """
     path = Path(model_dir) / "run.json"
     if not path.is_file():
-        raise UsageError(f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json")
+        raise UsageError(
+            f"{os.fspath(model_dir)!r} is not a run directory: it has no run.json", remedy=runs_like(model_dir)
+        )
     record = storage.read_json(path)
     if not isinstance(record, dict) or not isinstance(record.get("id"), str):
         raise UsageError(f"{str(path)!r} is not the record of a run: it has no 'id'")

@@ -14,6 +14,7 @@ from pathlib import Path
 from everstep.errors import TrainingError, UsageError
 from everstep.run.layout_registry import loop_directories, loop_directory, project_layout
 from everstep.run.lock import RunLock, is_held
+from everstep.run.naming import runs_like
 from everstep.run.record import Record, find_runs, read
 
 _LEFTOVER = ".everstep-removed-"
@@ -31,7 +32,7 @@ def check(directory: Path) -> Record:
         reason, remedy = f"is a link to {str(directory.resolve())!r}", "specify that, or remove the link with rm"
         raise UsageError(reason, key=name, remedy=remedy)
     if not directory.is_dir():
-        raise UsageError("there is no such directory", key=name)
+        raise UsageError("there is no such directory", key=name, remedy=runs_like(name))
     _refuse_other_places(directory)
     own = loop_directory(directory) if project_layout(directory) else directory
     if not (own / "run.json").is_file():

@@ -35,11 +35,18 @@ from everstep.config import (
 from everstep.data import ArrayStream, CountedStream, RowsStream, Stream
 from everstep.errors import Problem, UsageError, join, nearest
 from everstep.run.environments import environment, file_fingerprints, fingerprint
+from everstep.task import differing_arguments
 
 logger = logging.getLogger(__name__)
 
 DATA = "data"
 """The name of the training data for `--allow-change`."""
+
+_MOST_CHANGES = 5
+"""How many changes a message shows."""
+
+_MANY_KEYS = 3
+"""So many keys of one section are allowed together."""
 
 FILES, FIRST_BATCH = "files", "first_batch"
 """The keys of the fingerprints of files, and of a first batch."""
@@ -52,7 +59,8 @@ class ChangeRefused(UsageError):
     """A resumed run would compute something else than before.
 
     There is one problem per change, whose `key` is what `allow_change` takes; the last problem has no key, and its
-    remedy tells how to allow them. An entry point renames the keys (`errors.renamed_keys`), or creates its own error.
+    remedy tells how to allow them, where that is possible. The message shows the first changes of many. An entry point
+    renames the keys (`errors.renamed_keys`), or creates its own error.
     """
 
     @property
@@ -62,9 +70,7 @@ class ChangeRefused(UsageError):
 
     def in_python(self) -> "ChangeRefused":
         """Returns the error for an entry point without a command: the remedy names no option."""
-        *changed, last = self.problems
-        remedy = _remedy(len(changed), last.mentions, has_command=False)
-        return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
+        return self._with_last(has_command=False)
 
     def with_remedy(self, another: str) -> "ChangeRefused":
         """Returns the error for an entry point that chooses the directory itself.
@@ -72,9 +78,31 @@ class ChangeRefused(UsageError):
         Args:
           another: How its users start a run in another directory.
         """
+        return self._with_last(has_command=True, another=another)
+
+    def with_more(self, others: Iterable[Problem], keys: Iterable[str], reason: str = "") -> "ChangeRefused":
+        """Returns the error with what else keeps the run from being resumed.
+
+        Args:
+          others: The other problems.
+          keys: What has to be allowed in all; none where it cannot be allowed, so that no remedy says so.
+          reason: Why not; by default the reason of this error.
+        """
         *changed, last = self.problems
-        remedy = _remedy(len(changed), last.mentions, has_command=True, another=another)
-        return ChangeRefused([*changed, dataclasses.replace(last, remedy=remedy)])
+        mentions = _placeholders(keys)
+        last = dataclasses.replace(last, reason=reason or last.reason, mentions=mentions)
+        return ChangeRefused([*changed, *others, last])._with_last(has_command=True)
+
+    def _with_last(self, **remedy: Any) -> "ChangeRefused":
+        *changed, last = self.problems
+        return ChangeRefused(
+            [*changed, dataclasses.replace(last, remedy=_remedy(len(changed), last.mentions, **remedy))]
+        )
+
+    def __str__(self) -> str:
+        *changed, last = map(str, self.problems)
+        more = [f"and {len(changed) - _MOST_CHANGES} more"] if len(changed) > _MOST_CHANGES + 1 else []
+        return "\n".join([*(changed[:_MOST_CHANGES] if more else changed), *more, last])
 
 
 @contextlib.contextmanager
@@ -83,7 +111,7 @@ def allowed_in_python() -> Iterator[None]:
     try:
         yield
     except ChangeRefused as refused:
-        raise refused.in_python() from refused
+        raise refused.in_python().with_traceback(refused.__traceback__) from refused.__cause__
 
 
 def refuse_changes(changed: Sequence[Problem], reason: str, keys: Iterable[str] = ()) -> ChangeRefused:
@@ -94,21 +122,32 @@ def refuse_changes(changed: Sequence[Problem], reason: str, keys: Iterable[str] 
       reason: What they would alter.
       keys: What has to be allowed where the changes are unknown.
     """
-    mentions = {f"key {n}": key for n, key in enumerate(dict.fromkeys([*(problem.key for problem in changed), *keys]))}
+    mentions = _placeholders([*(problem.key for problem in changed), *keys])
     remedy = _remedy(len(changed), mentions, has_command=True)
     return ChangeRefused([*changed, Problem("", reason, remedy=remedy, mentions=mentions)])
 
 
+def _placeholders(keys: Iterable[str]) -> dict[str, str]:
+    """Returns the keys to allow, each with a placeholder; many of one section are allowed by its name."""
+    each = list(dict.fromkeys(keys))
+    sections = [key.rpartition(".")[0] for key in each]
+    many = {section for section in sections if "." in section and sections.count(section) >= _MANY_KEYS}
+    short = [section if section in many else key for key, section in zip(each, sections, strict=True)]
+    return {f"key {number}": key for number, key in enumerate(dict.fromkeys(short))}
+
+
 def _remedy(
-    changes: int, placeholders: Iterable[str], has_command: bool, another: str = "use another directory"
+    changes: int, placeholders: Iterable[str], has_command: bool, another: str = "use another directory for a new run"
 ) -> str:
-    """Returns how to allow changes; keys are placeholders, which each entry point fills with its own names."""
+    """Returns how to go on; keys are placeholders, which each entry point fills with its own names."""
     keys = [f"{{{name}}}" for name in placeholders]
+    former = f"restore the former value{'s' if changes > 1 else ''}" if changes else "restore config.yaml"
+    if not keys:
+        return f"{another}, or {former}"
     python = f"allow_change={json.dumps(keys)}"
     options = " ".join(f"--allow-change {key}" for key in keys)
     allow = f"{options} (in Python: {python})" if has_command else python
-    former = f"the former value{'s' if changes > 1 else ''}" if changes else "config.yaml"
-    return f"restore {former}, {another}, or allow the change: {allow}"
+    return f"{another}, {former}, or allow the change: {allow}"
 
 
 # -- the configuration -------------------------------------------------------------------------------------------------
@@ -144,9 +183,21 @@ def accepted_changes(
     changes += [Change("gin", old_gin, gin)] if old_gin != redaction.tree(gin) else []
     refused = [c for c in changes if not _may_change(params, c) and not is_below(c.path, allow_change)]
     if refused:
-        changed = [Problem(c.path, f"{in_line(c.old)} -> {in_line(c.new)}") for c in refused]
+        changed = [Problem(c.path, _difference(c)) for c in refused]
         raise refuse_changes(changed, f"this would alter what the run in {str(directory)!r} computes")
     return changes
+
+
+def _difference(change: Change) -> str:
+    """Returns what has changed; of a layer only the arguments that differ: `units 16 -> 32`."""
+    layers = [value for value in (change.old, change.new) if isinstance(value, str)]
+    if parts := differing_arguments(layers) if len(layers) == 2 else []:
+        return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, (old, new) in parts)
+    return f"{in_line(change.old)} -> {in_line(change.new)}"
+
+
+def _shown(argument: str | None) -> str:
+    return "(absent)" if argument is None else argument
 
 
 def check_keys(directory: Path, params: Config, allow_change: Iterable[str]) -> None:

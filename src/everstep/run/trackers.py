@@ -15,6 +15,7 @@ from everstep.loop import Hook, random_state
 from everstep.run.attempt import Attempt
 from everstep.run.cost import Throughput
 from everstep.run.kept_work import goodput
+from everstep.run.labels import tag_words
 from everstep.run.record import Run
 from everstep.task import unpack
 from everstep.tracking import (
@@ -211,7 +212,8 @@ def _tracked(run: Run, params: Any) -> TrackedRun:
     record = run.record
     attempt = len(record["attempts"]) + 1
     config = redaction.tree(params.as_dict())
-    return TrackedRun(run.directory, run.id, record["experiment"], record["backend"], attempt, config)
+    labels = {key: redaction.tree(record[key]) for key in ("name", "tags", "notes")}
+    return TrackedRun(run.directory, run.id, record["experiment"], record["backend"], attempt, config, **labels)
 
 
 def _tags(run: Run) -> dict[str, Any]:
@@ -233,13 +235,22 @@ def _wandb(run: Run, config: TrackingConfig, params: Any) -> WandbTracker | None
     wanted = (config.wandb_project, config.wandb_entity, config.wandb_mode)
     target = make_target(run.id, run.record["experiment"], trial_name() or run.directory.resolve().name, *wanted)
     tree = redaction.tree(params.as_dict())
-    return WandbTracker(run.directory, target, params=tree, tags=_tags(run))
+    words, notes = redaction.tree(tag_words(run.record["tags"])), redaction.text(run.record["notes"])
+    return WandbTracker(run.directory, target, params=tree, tags=_tags(run), words=words, notes=notes)
 
 
 def _mlflow(run: Run, config: TrackingConfig, params: Any) -> MlflowTracker:
     experiment = config.mlflow_experiment or run.record["experiment"]
-    names = MlflowNames(experiment, params=params.as_dict(), tags=_tags(run))
+    names = MlflowNames(experiment, params=params.as_dict(), tags={**_labels_on_mlflow(run), **_tags(run)})
     return MlflowTracker(run.directory, run.id, names, config.mlflow_uri or None, artifacts=["config.yaml"])
+
+
+def _labels_on_mlflow(run: Run) -> dict[str, str]:
+    """Returns the user's tags, and the notes under the tag that MLflow shows as the run's description."""
+    tags = {name: value or "true" for name, value in run.record["tags"].items()}
+    notes = {"mlflow.note.content": run.record["notes"]} if run.record["notes"] else {}
+    labels: dict[str, str] = redaction.tree(tags | notes)
+    return labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,7 +288,7 @@ class LiveFacts(Hook):
 
     Args:
       run: The run whose attempts are shown.
-      trainer: The trainer whose epoch is shown.
+      trainer: The trainer; its passes over the data are shown where the schedule counts no epochs.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
@@ -285,9 +296,12 @@ class LiveFacts(Hook):
 
     def __call__(self, step: int) -> Facts:
         """Returns the facts after `step` steps."""
-        attempts = self._run.record["attempts"]
+        attempts, schedule = self._run.record["attempts"], self.controller.schedule
+        epochs = schedule.epochs_done(step)
         return Facts(
-            epoch=self._trainer.epochs_done,
+            epoch=self._trainer.epochs_done(step) if epochs is None else epochs,
+            epochs=schedule.total_epochs,
+            steps_per_epoch=schedule.epoch_steps,
             phase=self._phase(attempts),
             saves=not self.controller.saver.is_disabled,
             checkpoint=self._checkpoint(),

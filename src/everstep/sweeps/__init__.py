@@ -7,6 +7,7 @@ space.py       which values may be tried: `key=1,2`, `range(…)`, ranges (log, 
                drawn, conditions, constraints, grids
 target.py      what is swept and how a trial is started; the metric where none is named; values that an experiment
                refuses
+script.py      a script (`everstep sweep train.py`): values are its options, its run is in the trial's directory
 study.py       which sampler draws the next values, which trial a worker takes, the pruner's rule (`create_pruner`,
                `should_prune`), the best (Optuna); storage
 worker.py      runs one trial after the other: follows its metrics, stops one that is to be pruned, restarts a killed

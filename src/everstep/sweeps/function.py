@@ -5,15 +5,16 @@
 
 import contextlib
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
 from everstep.config import parse_override
-from everstep.errors import UsageError
+from everstep.errors import UsageError, nearest
 from everstep.run import run_program
 
 RESULT = "result.json"
@@ -39,6 +40,69 @@ def find_function(name: str) -> Callable[..., Any]:
     return found
 
 
+DIRECTORIES = ("model_dir", "run_dir", "directory")
+"""What a function that takes values by name may call the directory of its trial."""
+
+
+def takes_names(function: Callable[..., Any], keys: Iterable[str]) -> bool:
+    """Returns whether a function takes values by name, `train(units, model_dir)`, and not as a mapping."""
+    parameters = _parameters(function)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return all(one.default is not one.empty or one.name in (*keys, *DIRECTORIES) for one in _named(parameters))
+    return any(key in parameters for key in keys)
+
+
+def check_function(function: Callable[..., Any], keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+    """Checks before the first trial that a function can be called with the values of any trial.
+
+    Args:
+      function: The function.
+      keys: The keys that every trial has.
+      optional: The keys that some trials have.
+
+    Raises:
+      UsageError: It cannot; names the parameter.
+    """
+    parameters, name = _parameters(function), getattr(function, "__name__", "the function")
+    known = [*keys, *optional]
+    if not takes_names(function, known):
+        with contextlib.suppress(TypeError):
+            inspect.Signature(list(parameters.values())).bind({}, Path())
+            return
+        raise UsageError(
+            f"takes ({', '.join(parameters)})",
+            key=name,
+            remedy=f"let it take the values by name, ({', '.join([*known, 'model_dir'])}), or as (values, directory)",
+        )
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if lacking := [key for key in known if key not in parameters and not takes_any]:
+        raise UsageError(
+            f"has no parameter {lacking[0]!r}, which varies", key=name, remedy=nearest(lacking[0], parameters)
+        )
+    for one in _named(parameters):
+        if one.default is one.empty and one.name not in (*keys, *DIRECTORIES):
+            why = "some trials do not have" if one.name in optional else "does not vary"
+            raise UsageError(f"has a parameter {one.name!r}, which {why}", key=name, remedy="give it a default value")
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # of a function in C
+        return inspect.signature(lambda values, directory: None).parameters
+
+
+def _named(parameters: Mapping[str, inspect.Parameter]) -> list[inspect.Parameter]:
+    return [one for one in parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+
+
+def _call(function: Callable[..., Any], values: Mapping[str, Any], run_dir: Path) -> Any:
+    if not takes_names(function, values):
+        return function(dict(values), run_dir)
+    parameters = _parameters(function)
+    return function(**values, **{name: run_dir for name in DIRECTORIES if name in parameters and name not in values})
+
+
 def call_function(function: Callable[..., Any], values: Mapping[str, Any], run_dir: Path) -> dict[str, float]:
     """Calls a function with the values of a trial and its directory; writes what it returns, and returns it.
 
@@ -46,7 +110,7 @@ def call_function(function: Callable[..., Any], values: Mapping[str, Any], run_d
       UsageError: It returned neither a number nor numbers by name.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    returned = function(dict(values), run_dir)
+    returned = _call(function, values, run_dir)
     if not isinstance(returned, Mapping):
         returned = {"value": returned}
     try:

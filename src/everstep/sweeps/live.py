@@ -10,7 +10,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.run import loop_directory, read, results_file
 from everstep.sweeps.function import RESULT
-from everstep.tracking import SIDE_FIGURES, of_validation, read_history
+from everstep.tracking import SIDE_FIGURES, of_validation, read_history, spellings
 
 USUAL = ("validation_loss", "val_loss", "test loss", "loss", "training_loss")
 """What is recorded of a trial where no metric is named."""
@@ -84,7 +84,7 @@ class TrialMetrics:
     def points(self, metric: str) -> list[MetricPoint]:
         """Returns the values of a metric by step; what is computed once, at the end, has the last step."""
         final = self._final()
-        for name in spellings(metric):
+        for name in spellings(metric) if metric else USUAL:
             found = [MetricPoint(step, _number(row[name])) for step, row in self._rows if name in row]
             if found:
                 return found
@@ -113,16 +113,6 @@ def _flat(results: dict[str, dict[str, dict[str, float]]]) -> Iterator[tuple[str
             for name, value in metrics.items() if isinstance(metrics, dict) else ():
                 if isinstance(value, int | float):
                     yield f"{split} {name}", float(value)
-
-
-def spellings(metric: str) -> list[str]:
-    """Returns the names under which a metric may be logged: Keras's `val_loss` is `validation_loss`."""
-    if not metric:
-        return list(USUAL)
-    for one, other in (("val_", "validation_"), ("validation_", "val_")):
-        if metric.startswith(one):
-            return [metric, f"{other}{metric.removeprefix(one)}"]
-    return [metric, f"training_{metric}"]
 
 
 def best(points: Sequence[MetricPoint], mode: str) -> MetricPoint | None:

@@ -16,12 +16,16 @@ from everstep.run import Interrupted, signals_handled
 from everstep.sweeps import FILE, PAGE, page
 from everstep.sweeps.definition import Definition, require_same
 from everstep.sweeps.executors import LocalWorkers
-from everstep.sweeps.function import function_name
+from everstep.sweeps.function import check_function, function_name
 from everstep.sweeps.parent_run import ParentRun
 from everstep.sweeps.space import Space, Values, create_space, is_swept
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.sweeps.target import Check, ExperimentTarget, FunctionTarget, Target, check_space, experiment_check
 from everstep.sweeps.worker import PROBLEM, Worker
+from everstep.tracking import clock_time
+
+TRIALS = 20
+"""How many trials a sweep has, unless it is a grid."""
 
 _MAX_FAILURES = 5
 _PAGE_SECONDS = 3.0
@@ -125,7 +129,7 @@ def sweep(
     mode: str | Sequence[str] = "min",
     trials: int | None = None,
     workers: int = 1,
-    sampler: str = "tpe",
+    sampler: str | None = None,
     pruner: str = "none",
     storage: str = "",
     seed: int = 0,
@@ -144,16 +148,19 @@ def sweep(
         study.best.values, study.best.directory
 
     Args:
-      target: A registered experiment's name; or a function that takes the values of a trial and a directory, and
-        returns a number, or numbers by name. A function that can be imported runs in a process of its own for each
-        trial; one of a notebook is called here, one trial at a time, and is not pruned.
+      target: A registered experiment's name; a script, `train.py`, of whose command line the keys are options; or
+        a function that takes the values of a trial by name, and its directory
+        if it has a parameter `model_dir`, or both as `(values, directory)`. It returns a number, or numbers by name. A
+        function that can be imported runs in a process of its own for each trial; one of a notebook is called here,
+        one trial at a time, and is not pruned.
       space: The keys that vary, see `docs/how-to/sweep.md`; or a file with them.
       metric: The metric to optimise; several for a front of best trials. By default `validation_loss`, of a function
         what it returns.
       mode: `min` or `max`; one for each metric.
       trials: How many trials; by default 20, of a grid all. A higher number in a later call adds trials.
       workers: How many run at the same time.
-      sampler: `tpe`, `random`, `grid`, `cmaes` or `nsga2`.
+      sampler: `tpe`, `random`, `grid`, `cmaes` or `nsga2`; by default `grid` where the trials are enough for every
+        combination, so that none is tried twice, else `tpe`.
       pruner: `none`, `median` or `hyperband`: stops trials early that do worse than others.
       storage: The URL of a database that workers on several machines share; by default a file in the directory.
       seed: The seed of the sampler.
@@ -175,6 +182,8 @@ def sweep(
     root, check = str(Path.cwd()), None
     wanted: Target
     if function is not None:
+        always = [one.key for one in found.dimensions if not one.when]
+        check_function(function, [*always, *found.fixed], [one.key for one in found.dimensions if one.when])
         name = function_name(function)
         shown = str(getattr(function, "__qualname__", "function"))
         wanted = FunctionTarget(name or shown, (), root)
@@ -186,6 +195,10 @@ def sweep(
                 remedy="put it into a module, or omit it",
             )
         function = function if name is None else None
+    elif str(target).endswith(".py"):
+        from everstep.sweeps.script import ScriptTarget
+
+        wanted = ScriptTarget(str(target), () if resume_best else tuple(fixed), root)
     else:
         name = str(target)
         words = [word for module in imports for word in ("--import", module)]
@@ -196,20 +209,39 @@ def sweep(
     metrics = [wanted.metric] if metric is None else [metric] if isinstance(metric, str) else list(metric)
     modes = [mode] if isinstance(mode, str) else list(mode)
     modes = modes * len(metrics) if len(modes) == 1 else modes
-    if trials is None:
-        trials = len(found.grid()) if sampler == "grid" else 20
     definition = Definition(
-        wanted, found, tuple(metrics), tuple(modes), sampler, pruner, seed=seed, trials=trials, storage=storage
+        wanted, found, tuple(metrics), tuple(modes), sampler or "tpe", pruner, seed=seed, storage=storage
     )
+    definition = with_usual_values(definition, sampler, trials, sweep_dir)
     study = open_sweep(definition, sweep_dir, check, resume_best > 0)
     longer = continue_best(study, resume_best, fixed, verbose)
     run_local(study, workers, longer, verbose, function)
     return Study(study)
 
 
+def with_usual_values(
+    definition: Definition, sampler: str | None, trials: int | None, sweep_dir: str | Path | None = None
+) -> Definition:
+    """Returns a sweep with the sampler and the number of trials that are named, or else are usual.
+
+    The usual sampler is that of the sweep that exists already. In a new one it is `grid` where the trials are enough
+    for every combination, so that none is tried twice, else `tpe`. A grid has all its trials, another sweep 20.
+    """
+    directory = default_directory(definition) if sweep_dir is None else Path(sweep_dir)
+    if sampler is None and (directory / FILE).is_file():
+        sampler = Definition.load(directory).sampler
+    if sampler is None:
+        countable = all(one.points() is not None for one in definition.space.dimensions)
+        most = TRIALS if trials is None else trials
+        sampler = "grid" if countable and len(definition.space.grid()) <= most else "tpe"
+    if trials is None:
+        trials = len(definition.space.grid()) if sampler == "grid" else TRIALS
+    return dataclasses.replace(definition, sampler=sampler, trials=trials)
+
+
 def default_directory(definition: Definition) -> Path:
     """Returns `runs/sweep-<target>-<digest>`: the same request finds its sweep again."""
-    name = definition.target.name.replace("/", "-").replace(":", "-")
+    name = definition.target.name.removesuffix(".py").replace("/", "-").replace(":", "-")
     return definition.target.home / "runs" / f"sweep-{name}-{definition.digest()}"
 
 
@@ -401,6 +433,7 @@ class _SweepProgress:
         self._shown: set[int] | None = None
         self._failed, self._last_failure, self._useful = 0, "", 0
         self._failed_before = 0
+        self._begin, self._ended_here = time.monotonic(), 0
 
     def show(self) -> bool:
         """Prints trials that have ended since the last call; returns whether there are any."""
@@ -414,6 +447,7 @@ class _SweepProgress:
             return False
         new = [trial for trial in trials if trial.number not in self._shown]
         self._shown |= {trial.number for trial in new}
+        self._ended_here += len(new)
         self._count(new)
         for trial in new if self._verbose else ():
             _say(self._line(trial, sum(CONTINUES not in one.user_attrs for one in trials)))
@@ -437,7 +471,15 @@ class _SweepProgress:
         stored = definition.space.stored(trial).items()
         values = " ".join(f"{names[key]}={f'{held:.6g}' if isinstance(held, float) else held}" for key, held in stored)
         state = {"COMPLETE": "", "PRUNED": "pruned, ", "FAIL": "failed: "}[trial.state.name]
-        return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{done} of {self._study.wanted}{best}]")
+        counted = f"{done} of {self._study.wanted}{self._time_left(done)}"
+        return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{counted}{best}]")
+
+    def _time_left(self, done: int) -> str:
+        """Returns how long the other trials will take, at the pace of those that this command has seen end."""
+        left = self._study.wanted - done
+        if left <= 0 or not self._ended_here:
+            return ""
+        return f", about {clock_time(left * (time.monotonic() - self._begin) / self._ended_here)} left"
 
     def is_hopeless(self) -> bool:
         """Returns whether every trial so far has failed, some of them now: earlier ones may have had another cause."""

@@ -1,4 +1,4 @@
-"""What is swept, and how one trial of it starts: an experiment or a function. Other packages register further kinds.
+"""What is swept, and how one trial of it starts: an experiment or a function. Other modules register further kinds.
 
 A trial is the ordinary command in a process of its own, in a run directory of its own. The same command again resumes
 it, which is all that a worker has to know.
@@ -128,6 +128,14 @@ class Target(abc.ABC):
     def prepare(self, directory: Path, run_dir: Path, number: int, space: Space, values: Values) -> None:
         """Creates what the command of a trial needs."""
         run_dir.parent.mkdir(parents=True, exist_ok=True)
+
+    def variables(self, run_dir: Path) -> dict[str, str]:
+        """Returns the variables that the environment of a trial has beside those of the worker."""
+        return {}
+
+    def without_result(self, run_dir: Path) -> str:
+        """Returns why a trial that ended well has no numbers to compare, where this kind knows it; else empty."""
+        return ""
 
     def is_complete(self, run_dir: Path) -> bool:
         """Returns whether a trial has nothing left to do: its process ended before its result was stored."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +48,7 @@ PROBLEM = "problem.json"
 """The file in a sweep's directory with what ends the whole sweep: a metric that no trial logs."""
 
 _DONE, _FAILED, _BAD_INPUT = 0, 1, 2
+_PLAIN_RUNS = ("experiment", "script")  # whose trials are run directories of the loop, and nothing else
 _MAX_STALLS = 3
 _POLL_SECONDS = 0.1
 _PAUSE_SECONDS = 0.5  # between two looks for a trial, while others are at work
@@ -141,7 +142,8 @@ class Worker:
         stalls = 0
         while True:
             saved, since = saved_step(run_dir), time.time()
-            attempt = _TrialProcess(self, claim, numbers, command, directory / "logs" / f"{claim.number}.log")
+            log = directory / "logs" / f"{claim.number}.log"
+            attempt = _TrialProcess(self, claim, numbers, command, self._target.variables(run_dir), log)
             status = attempt.run()
             record_exit_reason(loop_directory(run_dir), status.reason, since)
             numbers.read()
@@ -184,6 +186,9 @@ class Worker:
         names = self.study.choose_metrics(numbers.usual)
         for metric, mode in zip(names, definition.modes, strict=True):
             points = numbers.points(metric)
+            if not points and (reason := self._target.without_result(run_dir)):
+                self._fail(claim, reason, numbers, run_dir)
+                return
             if not points and metric not in definition.metrics:
                 self._fail(claim, f"does not log {metric or 'a loss'}, by which trials are compared", numbers, run_dir)
                 return
@@ -241,7 +246,7 @@ class Worker:
         """
         metric = self.study.metrics[0]
         points = numbers.points(metric) if metric else []
-        if not points and metric and self._target.kind == "experiment" and numbers.is_evaluated:
+        if not points and metric and self._target.kind in _PLAIN_RUNS and numbers.is_evaluated:
             self.metric_missing(claim, metric, numbers)
         return self.study.should_prune(claim, [point.value for point in points])
 
@@ -258,10 +263,16 @@ class _TrialProcess:
     """
 
     def __init__(
-        self, worker: Worker, claim: Claim, numbers: live.TrialMetrics, command: Sequence[str], log: Path
+        self,
+        worker: Worker,
+        claim: Claim,
+        numbers: live.TrialMetrics,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
     ) -> None:
         self._worker, self._claim, self._numbers = worker, claim, numbers
-        self._command, self._log, self._log_start = list(command), log, 0
+        self._command, self._variables, self._log, self._log_start = list(command), variables, log, 0
         self.pruned = False
 
     def run(self) -> ExitStatus:
@@ -275,8 +286,10 @@ class _TrialProcess:
         study = self._worker.study
         name = study.directory.name
         environment = {SWEEP: name, TRIAL: str(self._claim.number), "WANDB_RUN_GROUP": name}
-        if study.definition.target.kind == "experiment":  # all trials in one store, that of the folder with the sweep
+        target = study.definition.target
+        if target.kind in _PLAIN_RUNS:  # all trials in one store, that of the folder with the sweep
             environment |= {"MLFLOW_TRACKING_URI": default_uri(study.directory)}
+        environment |= self._variables
         if listener is not None:
             environment |= {pruning.VARIABLE: listener.path}
         self._log.parent.mkdir(exist_ok=True)
@@ -284,7 +297,7 @@ class _TrialProcess:
             self._log_start = log.tell()  # before it are earlier attempts
             process = subprocess.Popen(
                 self._command,
-                cwd=study.definition.target.root or None,
+                cwd=target.root or None,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -18,6 +18,7 @@ generation.py      text that a language model writes: most likely or drawn token
                    that are too long
 chunked_loss.py    the loss of a language model in chunks of tokens (`loss_chunk_tokens`)
 description.py     a compiled model in plain values: which changes of layers or optimizer a resume sees
+layer_text.py      the arguments of a layer in such a description, and those in which two layers differ
 optim/             optimizers and schedules
 initial/           initial weights: `init_checkpoint`
 multitask/         several tasks with one model
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         shared,
         value_and_grad,
     )
+    from everstep.task.layer_text import differing_arguments
     from everstep.task.regression import RegressionTask
     from everstep.task.task import (
         Task,

@@ -222,6 +222,15 @@ def check_rows_in_blocks(make: Factory) -> None:
                 assert same_batch(rows, part_of(batch, _rows_of(rank, 3)).data)
 
 
+def check_names_every_sample(make: Factory) -> None:
+    """`sample_ids`, where a stream has them, are texts, one for each sample of an epoch; `classes` are texts, too."""
+    stream = make(False)
+    ids = stream.sample_ids()
+    samples = sum(len(nest.flatten(batch)[0]) for batch in make(False))
+    assert ids is None or (len(ids) == samples and all(isinstance(name, str) for name in ids))
+    assert all(isinstance(name, str) for name in stream.classes)
+
+
 CHECKS: list[Callable[[Factory], None]] = [
     check_counts_epochs,
     check_restores_everywhere,
@@ -239,6 +248,7 @@ CHECKS: list[Callable[[Factory], None]] = [
     check_rows_of_processes,
     check_rows_after_restore,
     check_rows_in_blocks,
+    check_names_every_sample,
 ]
 """Every check of the contract; each takes the factory."""
 

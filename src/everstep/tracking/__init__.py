@@ -28,6 +28,7 @@ system_metrics.py   CPU, memory, disk and GPU figures (`system_seconds`)
 sweep_tags.py       the sweep that a run is a trial of, as tags; nested runs on MLflow: `sweeps/parent_run.py`
 live_display.py     a few lines that show a run: which metrics, progress, time left
 live_screen.py      keeps them at the bottom of a terminal: how often they are drawn
+cell_display.py     the same in a notebook: progress and a small table (8 rows), one output that is replaced in place
 styled_lines.py     styled text, by rich; NO_COLOR, ASCII
 terminal.py         what a terminal can show
 number_text.py      numbers as people read them: digits, units
@@ -70,7 +71,9 @@ if TYPE_CHECKING:
         SIDE_FIGURES,
         bare,
         direction,
+        find_logged,
         of_validation,
+        spellings,
     )
     from everstep.tracking.mlflow import (
         MlflowNames,
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
     from everstep.tracking.plugins import (
         TrackedRun,
         find_trackers,
+        installed_trackers,
         make_trackers,
     )
     from everstep.tracking.samples import SampleFiles

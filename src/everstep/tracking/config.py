@@ -49,6 +49,12 @@ class TrackingConfig(Config):
     system_seconds: float = 0.0
     """Seconds between two readings of the machine (CPU, memory, disk, GPUs), for the trackers. 0: none."""
 
+    def without_servers(self) -> "TrackingConfig":
+        """Returns the same with only the files that a run writes in its directory, for one that repeats another."""
+        files = self.replace(**dict.fromkeys(SERVERS, False))
+        files.others = {}
+        return files
+
     def _problems(self) -> Iterator[Problem]:
         for name in ("wandb_project", "wandb_entity"):
             value = getattr(self, name)

@@ -1,15 +1,17 @@
-"""The console: a line per log, and on a terminal a live display of the run below them."""
+"""The console: a line per log, and on a terminal a live display of the run below them; in a notebook a table."""
 
 import contextlib
 import dataclasses
 import io
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from everstep.notebook import CellOutput, is_notebook, people_stream
+from everstep.tracking.cell_display import CellScreen, LogTable
+from everstep.tracking.history import read_history
 from everstep.tracking.live_display import DisplayStatus, frame
 from everstep.tracking.live_screen import LiveScreen
 from everstep.tracking.metric_history import LiveMetrics, LiveRate
@@ -30,6 +32,8 @@ class Facts:
 
     Attributes:
       epoch: Epochs done, with the fraction of the current one.
+      epochs: Epochs in all; None where the run does not count them.
+      steps_per_epoch: Steps of every epoch; None where they differ, or the run does not count epochs.
       phase: What the run does, if it is not training.
       saves: Whether anything is saved at all.
       checkpoint: The step of the newest checkpoint, and its age in seconds.
@@ -38,6 +42,8 @@ class Facts:
     """
 
     epoch: float | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
     phase: str = ""
     saves: bool = True
     checkpoint: tuple[int, float | None] | None = None
@@ -54,7 +60,7 @@ class NoOutput(io.TextIOBase, TextIO):
 
 
 class ConsoleTracker(Tracker):
-    """Prints a line per log; on a terminal, below them, the run's progress and metrics.
+    """Prints a line per log; on a terminal, below them, the run's progress and metrics; a table in a notebook.
 
     In a log file:
       train | step:  1200 | steps/sec:  812.3 | loss: 0.31415
@@ -65,7 +71,7 @@ class ConsoleTracker(Tracker):
 
     Args:
       total_steps: Where the run ends; the length of the bar. 0 if that is unknown.
-      out: Where to write; standard error by default.
+      out: Where to write; standard error by default, in a notebook the cell.
       clock: Seconds; for the rate and the time left.
       history: The `history.csv` of the run, to show what earlier attempts have logged.
       facts: Called with the step, by the drawing thread, whenever the display is drawn; has to be cheap.
@@ -83,11 +89,13 @@ class ConsoleTracker(Tracker):
     ) -> None:
         self._total_steps = total_steps
         self._position = position
-        self._out: TextIO | None = sys.stderr if out is None else out  # None in a process that began without one
+        self._out: TextIO | None = people_stream() if out is None else out  # None in a process that began without one
+        self._cell = CellOutput() if out is None and is_notebook() else None
+        self._table = LogTable()
         self._clock = clock
         self._history = history
         self.facts = facts
-        self._screen: LiveScreen | None = None
+        self._screen: LiveScreen | CellScreen | None = None
         self._lock = threading.Lock()  # one thread logs, another draws
         self._metrics = LiveMetrics()
         self._system: Mapping[str, float] = {}
@@ -99,9 +107,10 @@ class ConsoleTracker(Tracker):
         if self._screen is not None:  # a rollback within the attempt
             with self._lock:
                 self._metrics.cut(step)
+                self._table.cut(step)
             return
         with _stream_errors_suppressed():
-            if self._out is not None and can_draw(self._out):
+            if self._out is not None and (self._cell is not None or can_draw(self._out)):
                 self._show(self._out, step)
 
     def progress(self, step: int) -> None:
@@ -120,6 +129,8 @@ class ConsoleTracker(Tracker):
         if self._screen is not None:
             with self._lock:
                 self._metrics.add(step, values, kind)
+                if self._cell is not None:
+                    self._table.add(step, self._place(step), values, kind)
             self._screen.print(line)
         else:
             self._print(line)
@@ -160,6 +171,11 @@ class ConsoleTracker(Tracker):
         if self._history is not None:
             self._metrics.read(self._history)
             self._metrics.cut(step)
+        if self._cell is not None:
+            self._table = self._earlier_rows(step)
+            self._screen = CellScreen(self._cell, self._drawn_status, self._table)
+            self._screen.start()
+            return
         ascii_only = only_ascii(out)
 
         def draw(width: int, height: int) -> list[Line]:
@@ -168,6 +184,24 @@ class ConsoleTracker(Tracker):
 
         self._screen = LiveScreen(out, draw)
         self._screen.start()
+
+    def _drawn_status(self) -> DisplayStatus:
+        with self._lock:
+            status = self.status()
+            return dataclasses.replace(status, metrics=LiveMetrics())  # the table has them
+
+    def _earlier_rows(self, step: int) -> LogTable:
+        """Returns what earlier attempts have logged."""
+        table = LogTable()
+        for number, cells in read_history(self._history)[1] if self._history is not None else ():
+            with contextlib.suppress(ValueError):  # a torn line
+                values = {name: float(cell) for name, cell in cells.items()}
+                table.add(number, self._place(number), values, "train")
+        table.cut(step)
+        return table
+
+    def _place(self, step: int) -> str:
+        return self._position(step) or f"step: {step:,}"
 
     def _print(self, line: str) -> None:
         with _stream_errors_suppressed():

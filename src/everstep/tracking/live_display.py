@@ -11,7 +11,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from everstep.tracking.metric_history import LiveMetrics, MetricHistory
 from everstep.tracking.number_text import bytes_text, clock_time, count, percent, rate_text, value_text
@@ -37,6 +37,8 @@ class DisplayStatus:
       step: Steps done.
       total: Steps in all.
       epoch: Epochs done, with the fraction of the current one.
+      epochs: Epochs in all, where the run counts epochs.
+      steps_per_epoch: Steps of every epoch, where the run counts epochs; then places in it are epochs, too.
       phase: What it does, if it is not training: `starting`, `evaluating`.
       rate: Steps per second.
       left: Seconds until it is done.
@@ -53,6 +55,8 @@ class DisplayStatus:
     step: int = 0
     total: int | None = None
     epoch: float | None = None
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
     phase: str = ""
     rate: float | None = None
     left: float | None = None
@@ -85,7 +89,7 @@ def frame(status: DisplayStatus, width: int, height: int, plain: bool = False) -
     above = [_progress(status, width, plain), _items(_speed(status), width, Style.PLAIN)]
     below = [line for items in (_safety(status), _machine(status)) if (line := _items(items, width))]
     room = max(0, height - len(above) - len(below))
-    lines = [*above, *_table(status.metrics.all(), width, min(room, _MOST_METRICS), plain), *below]
+    lines = [*above, *_table(status, width, min(room, _MOST_METRICS), plain), *below]
     lines = [cropped(line, width) for line in lines[: max(1, height)]]
     return [in_ascii(line) for line in lines] if plain else lines
 
@@ -94,7 +98,8 @@ def _progress(status: DisplayStatus, width: int, plain: bool) -> Line:
     """Returns the progress; the bar takes the room that the numbers leave."""
     words = [count(status.step) if not status.total else f"{count(status.step)}/{count(status.total)}"]
     if status.epoch is not None:
-        words += [f"epoch {status.epoch:.2f}" if isinstance(status.epoch, float) else f"epoch {status.epoch}"]
+        number = f"{status.epoch:.2f}" if isinstance(status.epoch, float) else f"{status.epoch}"
+        words += [f"epoch {number}{f' of {status.epochs}' if status.epochs else ''}"]
     words += [status.phase] if status.phase else []
     words[0] += "" if status.total else " steps"
     if not status.total:
@@ -120,11 +125,17 @@ def _speed(status: DisplayStatus) -> list[str]:
     ]
 
 
+def _place(status: DisplayStatus, step: int) -> str:
+    """Returns a step as the run counts: the epoch that ends there, or its number."""
+    length = status.steps_per_epoch
+    return f"epoch {step // length}" if length and step % length == 0 else count(step)
+
+
 def _safety(status: DisplayStatus) -> list[str]:
     saved = "nothing saved yet" if status.saves else ""
     if status.checkpoint is not None:
         step, age = status.checkpoint
-        saved = f"checkpoint {count(step)}" + (f", {clock_time(age)} ago" if age is not None else "")
+        saved = f"checkpoint {_place(status, step)}" + (f", {clock_time(age)} ago" if age is not None else "")
     return [
         saved,
         f"attempt {status.attempts}",
@@ -151,13 +162,14 @@ def _items(items: Iterable[str], width: int, style: Style = Style.DIM) -> Line:
     return line_of((text, style))
 
 
-def _table(metrics: Sequence[MetricHistory], width: int, most: int, plain: bool) -> list[Line]:
+def _table(status: DisplayStatus, width: int, most: int, plain: bool) -> list[Line]:
     """Returns a line per metric; if there are too many, the last one has the number of the others."""
+    metrics = status.metrics.all()
     shown = metrics if len(metrics) <= most else metrics[: max(0, most - 1)]
     if not shown:
         return []
     name_width = min(_LONGEST_NAME, max(8, width // 3), max(width_of(metric.name) for metric in shown))
-    cells = [[_name(metric, name_width), *_values(metric), trend_line(metric.trend, plain)] for metric in shown]
+    cells = [[_name(metric, name_width), *_values(status, metric), trend_line(metric.trend, plain)] for metric in shown]
     lines = _aligned(cells, width)
     hidden = len(metrics) - len(shown)
     return [*lines, *([line_of((f"and {hidden} more", Style.DIM))] if hidden else [])]
@@ -170,15 +182,17 @@ def _name(metric: MetricHistory, width: int) -> Line:
     return line_of((name, Style.STRONG))
 
 
-def _values(metric: MetricHistory) -> list[Line]:
+def _values(status: DisplayStatus, metric: MetricHistory) -> list[Line]:
     train, validation, best = metric.last("train"), metric.last("validation"), metric.best
-    return [
+    cells = [
         line_of() if train is None else line_of(("train ", Style.DIM), _number(train)),
         line_of() if validation is None else line_of(("validation ", Style.DIM), _number(validation)),
-        line_of()
-        if best is None
-        else line_of(("best ", Style.DIM), (value_text(best[1]), Style.GOOD), (f" at {count(best[0])}", Style.PLAIN)),
     ]
+    if best is None:
+        return [*cells, line_of()]
+    step, value = best
+    place = (f" at {_place(status, step)}", Style.PLAIN)
+    return [*cells, line_of(("best ", Style.DIM), (value_text(value), Style.GOOD), place)]
 
 
 def _number(value: float) -> tuple[str, Style]:

@@ -37,6 +37,9 @@ class TrackedRun:
       backend: The Keras backend.
       attempt: Which attempt this is, from 1 on.
       config: The experiment's configuration, nested, without secrets.
+      name: What the run is called.
+      tags: Its tags, without secrets; words have an empty value.
+      notes: Its notes, without secrets.
     """
 
     directory: Path
@@ -45,6 +48,9 @@ class TrackedRun:
     backend: str
     attempt: int
     config: Mapping[str, Any]
+    name: str = ""
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: str = ""
 
 
 def make_trackers(configured: Mapping[str, Mapping[str, Any]], run: TrackedRun) -> list[Tracker]:
@@ -61,6 +67,11 @@ def make_trackers(configured: Mapping[str, Mapping[str, Any]], run: TrackedRun) 
     return [GuardedTracker(name, _create(points[name], settings, run)) for name, settings in configured.items()]
 
 
+def installed_trackers() -> dict[str, Any]:
+    """Returns the entry points of all installed trackers by name; loads none of them."""
+    return {point.name: point for point in entry_points(ENTRY_POINTS)}
+
+
 def find_trackers(names: Collection[str]) -> dict[str, Any]:
     """Returns the entry points of these names; loads none of them.
 
@@ -69,7 +80,7 @@ def find_trackers(names: Collection[str]) -> dict[str, Any]:
     """
     if not names:  # looking through all installed packages takes a while
         return {}
-    points = {point.name: point for point in entry_points(ENTRY_POINTS)}
+    points = installed_trackers()
     for name in names:
         if name not in points:
             raise UsageError(

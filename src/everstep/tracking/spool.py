@@ -9,6 +9,7 @@ got (`delivery.py`). So a slow, failing or missing server neither delays trainin
     {"time": …, "type": "histograms", "step": 100, "values": {"dense/kernel": {"counts": […], "edges": […]}}}
     {"time": …, "type": "params", "values": {"trainer.train_steps": "1000"}}
     {"time": …, "type": "tags", "values": {"backend": "jax"}}
+    {"time": …, "type": "notes", "values": "the first with dropout"}
     {"time": …, "type": "artifact", "path": "config.yaml"}
     {"time": …, "type": "status", "status": "finished"}
     {"time": …, "type": "target", …}                        the destination of the records

@@ -50,6 +50,7 @@ Mode = Literal["online", "offline"]
 
 _NOT_IN_PROJECTS = re.compile(r"[/\\#?%:]+")
 _LONGEST_PROJECT = 128
+_LONGEST_TAG = 64
 _OFFLINE = ("offline", "dryrun")  # both are W&B's own words
 
 
@@ -128,7 +129,7 @@ def _base_url() -> str:
 
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}  # W&B calls a run that ended with 255 killed
 _ROWS = ("metrics", "media", "histograms")
-_SENT = (*_ROWS, "params", "tags")
+_SENT = (*_ROWS, "params", "tags", "notes")
 _INIT_SECONDS = 30.0
 _SECONDS_TO_EXIT = 10.0
 _NO_ANSWER = '{"error": "its process ended: spool/wandb.log may have the reason"}'
@@ -246,7 +247,7 @@ class WandbRun:
         """Returns a record in the form that the process takes."""
         kind = record["type"]
         if kind not in _ROWS:
-            return {"op": "config" if kind == "params" else "tags", "values": record["values"]}
+            return {"op": "config" if kind == "params" else kind, "values": record["values"]}
         row, self._next_row = self._next_row, self._next_row + 1
         entry = {"row": row, "step": record["step"], "time": record["time"]}
         if kind == "media":
@@ -284,6 +285,8 @@ class WandbTracker(SpooledTracker):
       target: The run on W&B.
       params: The configuration, nested, without secrets; a later attempt's values replace earlier ones.
       tags: What else to know about the run and the attempt.
+      words: Further tags, as W&B has them: words.
+      notes: The notes of the run.
       close_seconds: How long `close` waits for the rest to be sent.
       delays: How long the thread waits between two deliveries.
     """
@@ -297,13 +300,17 @@ class WandbTracker(SpooledTracker):
         *,
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
+        words: Sequence[str] = (),
+        notes: str = "",
         close_seconds: float = 10.0,
         delays: SendDelays | None = None,
     ) -> None:
         super().__init__(model_dir, spool_of(model_dir), (), close_seconds, delays)
         self._target = target
         self._params = flattened({**(params or {}), "everstep": dict(tags or {})}, _spelled)
-        self._tags = [str(value)[:64] for name, value in (tags or {}).items() if name in ("experiment", "backend")]
+        facts = [str(value) for name, value in (tags or {}).items() if name in ("experiment", "backend")]
+        self._tags = [word[:_LONGEST_TAG] for word in (*facts, *words)]
+        self._notes = notes
         self._run: WandbRun | None = None
 
     def log_histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
@@ -330,6 +337,8 @@ class WandbTracker(SpooledTracker):
             self._spool.append({"type": "params", "values": {name: self._params[name] for name in changed}})
         if self._tags:
             self._spool.append({"type": "tags", "values": self._tags})
+        if self._notes:
+            self._spool.append({"type": "notes", "values": self._notes})
 
     def _connected(self) -> Delivery:
         self._run = WandbRun(self._target, self._directory, self._spool, self._close_seconds)

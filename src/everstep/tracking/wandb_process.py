@@ -94,6 +94,8 @@ class WandbProcess:
             self._run.config.update(_nested(entry["values"]), allow_val_change=True)
         elif entry["op"] == "tags":
             self._run.tags = tuple(dict.fromkeys([*(self._run.tags or ()), *entry["values"]]))
+        elif entry["op"] == "notes":
+            self._run.notes = entry["values"]
         elif entry["row"] < self._known:
             return len(entry["values"]) if entry["op"] == "row" else 0
         else:

@@ -8,9 +8,12 @@ finding.py     the model that a name stands for: a run, a file, a run's id, MLfl
 models.py      loads `.keras` files and SavedModels without running their code: "is refused", sizes, Lambda layers
 inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompressed); which column or array is which
                input, the types in which a table's columns are read, ids, NaN, `--without`, `--resize`
+labelled.py    data with labels: which array, column or folder is the label, names of classes as numbers
+evaluating.py  a model on data with labels: the loss and the metrics that it was compiled with, and sample by sample
 predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
 outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
                regression; an existing file is refused
+loading.py     `load`: a run as one object: model, classes, history by Keras's names, samples; which weights are best
 run_export.py  `export_model`: a model, or that of a run with the weights of a checkpoint; formats that must succeed
 """
 
@@ -19,6 +22,13 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
+    from everstep.trained.evaluating import (
+        LabelledBatches,
+        evaluate_on,
+        output_size,
+        split_name,
+        write_samples,
+    )
     from everstep.trained.finding import (
         Found,
         find,
@@ -26,8 +36,14 @@ if TYPE_CHECKING:
         opened,
         run_of,
     )
+    from everstep.trained.labelled import LabelledData
+    from everstep.trained.loading import (
+        TrainedRun,
+        load,
+    )
     from everstep.trained.models import (
         KerasPredictor,
+        compile_as_saved,
         load_keras,
         load_run_checkpoint,
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from everstep import storage
 from everstep.checkpoint.remote import is_url, local_view
 from everstep.errors import UsageError
-from everstep.run import Record, find_runs, layouts, read, selected_steps
+from everstep.run import Record, find_runs, layouts, named_run, read, runs_like, selected_steps
 from everstep.tracking import checked_uri, prepare_client, without_credentials
 
 Result = TypeVar("Result")
@@ -49,10 +49,10 @@ class Found:
 
 
 def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True) -> str:
-    """Returns where a run is on this machine: the name itself, or the copy of a run at a URL, which is fetched.
+    """Returns where a run is on this machine: its directory, or the copy of a run at a URL, which is fetched.
 
     Args:
-      name: A path, a URL, or anything else that names a run.
+      name: A path, also without the prefix `runs/`; a URL, or anything else that names a run.
       checkpoint: The value of `--checkpoint`; of a run at a URL, those steps are fetched beside the newest.
       checkpoints: Whether any checkpoints are needed.
 
@@ -60,7 +60,7 @@ def local_run(name: str, checkpoint: str | None = None, checkpoints: bool = True
       UsageError: There is no run at the URL, or it lacks these steps.
     """
     if not is_url(name):
-        return name
+        return named_run(name)
     if checkpoint is None:
         return str(local_view(name, checkpoints))
     return str(local_view(name, checkpoints, lambda steps: selected_steps(checkpoint, steps, name)))
@@ -99,13 +99,13 @@ def find(name: str) -> Found:
     """Returns the model that a name stands for, if it is on this machine.
 
     Args:
-      name: A run directory, a `.keras` file, a SavedModel or a folder of its versions; or the id of a run below the
-        working directory, its own or MLflow's.
+      name: A run directory, also without the prefix `runs/`; a `.keras` file, a SavedModel or a folder of its versions;
+        or the id of a run below the working directory, its own or MLflow's.
 
     Raises:
       UsageError: There is no such run or model.
     """
-    path = Path(name)
+    path = Path(named_run(name))
     if path.is_file():
         if path.suffix == ".pt2":
             raise _refused_program(path)
@@ -117,7 +117,10 @@ def find(name: str) -> Found:
     if _ID.fullmatch(name):
         return _find_in_directory(run_of(name))
     raise UsageError(
-        "does not exist", key="RUN", received=name, remedy="name a run directory, an exported model, or the id of a run"
+        "does not exist",
+        key="RUN",
+        received=name,
+        remedy=runs_like(name) or "name a run directory, an exported model, or the id of a run",
     )
 
 
@@ -134,7 +137,9 @@ def _find_in_directory(path: Path) -> Found:
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
-        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path))
+        below = Path("runs", path)
+        meant = f"did you mean {str(below)!r}?" if (below / "run.json").is_file() else ""
+        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path), remedy=meant)
     return Found(model)
 
 

@@ -289,6 +289,9 @@ class ImageFolder:
       specs: The model's inputs.
       resize: Whether to resize images of another size (bilinear); without it they are an error.
 
+    Attributes:
+      names: The paths of the images in the folder, which are their ids.
+
     Raises:
       UsageError: The model does not take images, the folder has none, or an image cannot be opened or has another
         size.
@@ -310,6 +313,7 @@ class ImageFolder:
             self._files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not self._files:
             raise UsageError(f"contains no images ({', '.join(SUFFIXES)})", key=_KEY, received=str(path))
+        self.names = [file.relative_to(self._folder).as_posix() for file in self._files]
         self.count: int | None = len(self._files)
         for file in self._files:
             self._check(file)
@@ -320,7 +324,7 @@ class ImageFolder:
         for start in range(0, len(self._files), size):
             some = self._files[start : start + size]
             arrays = np.stack([self._pixels(path) for path in some])
-            yield [path.relative_to(self._folder).as_posix() for path in some], [self._spec.cast(arrays)]
+            yield self.names[start : start + size], [self._spec.cast(arrays)]
 
     def _check(self, path: Path) -> None:
         with _naming(path, "the image"):
@@ -513,20 +517,42 @@ class TableFile:
 
     def _check(self, spec: Spec, columns: list[str], schema: pa.Schema) -> None:
         kinds = [schema.field(name).type for name in columns]
+        texts = [name for name, kind in zip(columns, kinds, strict=True) if _numpy(kind).kind == "U"]
+        if texts and spec.dtype != "string":
+            raise self._text_for_numbers(spec, texts, len(columns) - len(texts))
         single = len(columns) == 1 and _is_list(kinds[0])
-        if not single and (spec.size or math.prod(size or 1 for size in spec.shape)) != len(columns):
+        size = spec.size or math.prod(size or 1 for size in spec.shape)
+        if not single and size != len(columns):
+            remedy = "it needs a column for each value"
             raise UsageError(
                 f"has {len(columns)} columns of values ({_brief(columns)}), but the model's input {spec.name!r} takes "
                 f"{spec}",
                 key=_KEY,
                 received=str(self._path),
-                remedy="skip columns with --without NAME",
+                remedy="skip columns with --without NAME" if len(columns) > size else remedy,
             )
         for name, kind in zip(columns, kinds, strict=True):
             if pa.types.is_null(kind):
                 continue  # no value in the first rows: reported for the first row that is read
             inner = kind.value_type if _is_list(kind) else kind
             check(Spec(spec.name, (), spec.dtype), (), _numpy(inner), f"the column {name!r}")
+
+    def _text_for_numbers(self, spec: Spec, texts: Sequence[str], numbers: int) -> UsageError:
+        """Returns the error for columns of text where a model takes numbers, and so many columns of numbers beside."""
+        if numbers and (spec.size == numbers or None in spec.shape):
+            remedy = f"skip what is no input: {' '.join(f'--without {name}' for name in texts)}"
+        else:
+            remedy = (
+                "pass the numbers that text becomes before it reaches the model, from Python: "
+                "everstep.predict(RUN, vectorize(texts)); a model that begins with that layer takes text itself"
+            )
+        listed = f"column {texts[0]!r} holds" if len(texts) == 1 else f"columns {_brief(texts)} hold"
+        return UsageError(
+            f"the {listed} text, but the model's input {spec.name!r} takes {spec}",
+            key=_KEY,
+            received=str(self._path),
+            remedy=remedy,
+        )
 
     def _array(self, batch: pa.RecordBatch, spec: Spec, names: list[str], first: int) -> np.ndarray:
         for name in names:
@@ -576,6 +602,23 @@ def _brief(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
+def local_path(data: str | os.PathLike[str]) -> Path:
+    """Returns where a file or folder is on this machine; what is at a URL is fetched.
+
+    Raises:
+      UsageError: It does not exist.
+    """
+    path = os.fspath(data)
+    if is_url(path):
+        fetched = local_files(path, _KEY)
+        if not fetched:
+            raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file in the store")
+        return Path(next(iter(fetched.values())))
+    if not Path(path).exists():
+        raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file, or a folder of images")
+    return Path(path)
+
+
 def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), resize: bool = False) -> InputSource:
     """Opens data of any supported kind.
 
@@ -591,18 +634,9 @@ def open_input(data: Any, specs: Sequence[Spec], without: Sequence[str] = (), re
     """
     if not isinstance(data, str | os.PathLike):
         return MemoryArrays(data, specs, without)
-    path = os.fspath(data)
-    if is_url(path):
-        fetched = local_files(path, _KEY)
-        if not fetched:
-            raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file in the store")
-        place = Path(next(iter(fetched.values())))
-    else:
-        place = Path(path)
+    path, place = os.fspath(data), local_path(data)
     if place.is_dir():
         return ImageFolder(place, specs, resize)
-    if not place.is_file():
-        raise UsageError("does not exist", key=_KEY, received=path, remedy="name a file, or a folder of images")
     name = place.name.lower()
     if name.endswith((".npy", ".npz")):
         return ArrayFile(place, specs, without)

@@ -93,9 +93,7 @@ class KerasPredictor:
 
     def predict(self, arrays: list[np.ndarray]) -> dict[str, Any]:
         """Returns the outputs by name, for arrays in the order of `specs`; the device may still compute them."""
-        nested = keras.tree.pack_sequence_as(self._structure, arrays)
-        single = isinstance(nested, list) and len(nested) == 1
-        outputs = self._step(nested[0] if single else nested)
+        outputs = self._step(self.nested(arrays))
         if not isinstance(outputs, Mapping):
             listed = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
             names = list(getattr(self.model, "output_names", None) or ())
@@ -103,6 +101,11 @@ class KerasPredictor:
                 names = [f"output_{index}" for index in range(len(listed))]
             outputs = dict(zip(names, listed, strict=True))
         return {str(name): value for name, value in outputs.items()}
+
+    def nested(self, arrays: list[np.ndarray]) -> Any:
+        """Returns arrays in the order of `specs` as the model takes them."""
+        nested = keras.tree.pack_sequence_as(self._structure, arrays)
+        return nested[0] if isinstance(nested, list) and len(nested) == 1 else nested
 
     def activation(self) -> str:
         """Returns the last layer's activation, `softmax` or `sigmoid`; empty if it is unknown."""
@@ -166,7 +169,27 @@ def load_keras(path: Path) -> keras.Model:
     return model
 
 
-def _load(path: Path, make: Callable[[], keras.Model]) -> keras.Model:
+_COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
+"""What of a model's compilation an evaluation needs."""
+
+
+def compile_as_saved(model: keras.Model, path: Path) -> bool:
+    """Compiles a model with the loss and the metrics in its `.keras` file; returns whether there are any.
+
+    Raises:
+      UsageError: One of them is not registered, or would run code.
+    """
+    saved = _read_whole_config(path).get("compile_config")
+    if not isinstance(saved, dict) or not saved.get("loss"):
+        return False
+    config = {name: saved[name] for name in _COMPILED if saved.get(name)}
+    for part in _described_parts(config):
+        _require_harmless_part(part, path)
+    model.compile(**_load(path, lambda: keras.saving.deserialize_keras_object(config, safe_mode=True)))
+    return True
+
+
+def _load(path: Path, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:  # Keras raises many kinds for a configuration that somebody else wrote
@@ -175,6 +198,10 @@ def _load(path: Path, make: Callable[[], keras.Model]) -> keras.Model:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    return {key: value for key, value in _read_whole_config(path).items() if key != "compile_config"}
+
+
+def _read_whole_config(path: Path) -> dict[str, Any]:
     try:
         with archive_member(path, "config.json", _LARGEST_CONFIG) as file:
             config = json.load(file)
@@ -185,7 +212,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"its config.json cannot be read: {error}", key="model", received=str(path)) from error
     if not isinstance(config, dict):
         raise UsageError("its config.json describes no model", key="model", received=str(path))
-    return {key: value for key, value in config.items() if key != "compile_config"}
+    return config
 
 
 def _require_modest_archive(path: Path) -> None:

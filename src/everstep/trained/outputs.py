@@ -29,6 +29,8 @@ class OutputColumns:
       activation: The activation of the last layer; empty if it is unknown.
       record: The run's record, if there is one.
       probabilities: Whether to add the probability of every class.
+
+    The names of the classes are those of the record. An output with another number of classes has only their numbers.
     """
 
     def __init__(self, kind: str | None, activation: str, record: Record | None, probabilities: bool) -> None:
@@ -36,6 +38,7 @@ class OutputColumns:
         metrics = (record or {}).get("metrics", {})
         names = [str(name).lower().split("/")[-1] for logs in metrics.values() for name in logs]
         self._has_classifier_metric = any(word in name for name in names for word in _CLASSIFIER_METRICS)
+        self._classes = np.array((record or {}).get("classes") or [], object)
         self._forms: dict[str, str] = {}
 
     def columns(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -80,9 +83,14 @@ class OutputColumns:
             return {f"prediction_{index}": values[:, index] for index in range(values.shape[1])}
         shares = _probabilities(values.astype(np.float64), form)
         best = np.argmax(shares, axis=1)
-        rows = {"prediction": best.astype(np.int64), "probability": shares[np.arange(len(best)), best]}
+        count = shares.shape[1]
+        is_named = len(self._classes) == len(set(self._classes)) == count
+        rows = {"prediction": best.astype(np.int64)}
+        rows |= {"label": self._classes[best]} if is_named else {}
+        rows |= {"probability": shares[np.arange(len(best)), best]}
         if self._every_class:
-            rows |= {f"probability_{index}": shares[:, index] for index in range(shares.shape[1])}
+            names = self._classes if is_named else range(count)
+            rows |= {f"probability_{name}": shares[:, index] for index, name in enumerate(names)}
         return rows
 
 
@@ -153,6 +161,8 @@ def open_output(path: Path) -> Iterator[Write]:
 
 def _arrow_writer(suffix: str, path: Path, schema: pa.Schema) -> Any:
     if suffix == ".csv":
-        options = pacsv.WriteOptions(quoting_style="needed", quoting_header="none")
+        needs_quotes = any(set(name) & set(',"\r\n') for name in schema.names)  # names of classes may be anything
+        header = "needed" if needs_quotes else "none"
+        options = pacsv.WriteOptions(quoting_style="needed", quoting_header=header)
         return pacsv.CSVWriter(path, schema, write_options=options)
     return pq.ParquetWriter(path, schema)

@@ -1,5 +1,6 @@
 """Batches of images that workers decode, resize and augment."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,12 @@ class ImageStream(Stream):
     def classes(self) -> list[str]:
         """The names of the classes; a label is a position in it."""
         return self._source.classes
+
+    def sample_ids(self) -> list[str] | None:
+        """Returns the images' paths in their folder or table; None if they are shuffled."""
+        if self._shuffle:
+            return None
+        return [self._source.samples.name(number).replace(os.sep, "/") for number in self._source.numbers.tolist()]
 
     @property
     def full_batches(self) -> int:

@@ -3,6 +3,7 @@
 Records are counted before they are read, so the length of an epoch is known; a percentage always selects the same ones.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -24,6 +25,7 @@ from everstep.data.tfrecord.folders import (
     checked_percentage,
     dataset_folder,
     folder_path,
+    get_labels,
     naming_urls,
     split_files,
 )
@@ -152,7 +154,8 @@ def get_tfrecord_dataset(
     shuffle_buffer, seed = whole_number("shuffle_buffer", shuffle_buffer, 0), whole_number("seed", seed, 0)
     percentage = checked_percentage(percentage)
     _require_keyword(preprocessing)
-    names = split_files(folder_path(dataset_path), SPLITS[0] if training else SPLITS[1])
+    folder = folder_path(dataset_path)
+    names = split_files(folder, SPLITS[0] if training else SPLITS[1])
     salvaged = Salvaged(tf, list(names)) if on_corrupt == "skip" else None
     files = salvaged.files if salvaged else list(names)
     with naming_urls(names):
@@ -164,7 +167,7 @@ def get_tfrecord_dataset(
     reading = Reading(global_batch_size, training, training, shuffle_buffer, seed, training)
     order = {"seed": seed, "shuffle_buffer": shuffle_buffer} if training else {}
     facts = {"files": _identity(files, contents), "percentage": percentage, "batch": global_batch_size, **order}
-    return RecordStream(source, hooks, reading, facts, names, salvaged)
+    return RecordStream(source, hooks, reading, facts, names, salvaged, folder)
 
 
 def _is_training(split: str | bool | None, is_train: bool | None) -> bool:
@@ -317,6 +320,7 @@ class RecordStream(InputStream):
       facts: Plain values that determine the batches: a resumed run has to have the same.
       names: The user's name of each file, by its local path.
       owns: An object that is kept alive as long as the stream.
+      folder: The folder of the files, or its URL.
     """
 
     _key = KEY
@@ -329,12 +333,21 @@ class RecordStream(InputStream):
         facts: Mapping[str, Any],
         names: Mapping[str, str],
         owns: Any = None,
+        folder: str = "",
     ) -> None:
         super().__init__(source, hooks, reading)
+        self._folder = folder
         self.facts = dict(facts)
         self._names = dict(names)
         self._source, self._preprocess, self._owns = source, hooks.decode, owns
         self._epochs_read = 0
+
+    @property
+    def classes(self) -> list[str]:
+        """The lines of the folder's `labels.txt`; see `get_labels`."""
+        with contextlib.suppress(UsageError):
+            return get_labels(self._folder)[1] if self._folder else []
+        return []
 
     def __len__(self) -> int:
         return self.batches_per_epoch or 0

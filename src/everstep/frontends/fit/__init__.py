@@ -2,8 +2,14 @@
 
 fitting.py        `fit`: its arguments and defaults; what differs from an experiment: the last short batch is trained,
                   seeds, shuffling; refuses unknown arguments; batch sizes as Keras chooses them
+tracking.py       `tracking`: names of trackers, or their settings
+labelling.py      `name`, `tags` and `notes`; the default name, which is that of the model
+final_report.py   `report`: which runs are evaluated sample by sample at their end (those where it takes at most 10 s),
+                  and the page
+best_epoch.py     the best value in the last lines: of which metric, in which epoch
 samples.py        x, y and sample_weight as one source of data; `validation_split`: the last rows; pandas tables;
                   missing labels
+labels.py         `class_names`; labels of text become numbers, the same ones when the run is resumed
 preprocessing.py  a KerasHub task's preprocessor, applied to batches
 """
 

@@ -30,6 +30,7 @@ from everstep.data import (
     Stream,
     class_weighted,
     is_one_shot,
+    left_out,
     make_stream,
     makes_batches,
 )
@@ -44,13 +45,21 @@ from everstep.frontends import (
     log_output,
     train_compiled,
     validated_epochs,
+    verbosity,
 )
+from everstep.frontends.fit.best_epoch import best_epoch
+from everstep.frontends.fit.final_report import FinalReport
+from everstep.frontends.fit.labelling import labels_of
+from everstep.frontends.fit.labels import ClassNames
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.fit.tracking import tracking_config
+from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
-from everstep.run import stored_seed
+from everstep.run import announcements, closing_rows, exported_files, program_run, shorten_uncaught_errors, stored_seed
 from everstep.task import needs_labels, require_compiled
+from everstep.tracking import TrackingConfig
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +86,7 @@ NAMES: KeyNames = {
     "task.loss_weights": "loss_weights",
     "task.loss": "loss",
     "task.model": "model",
+    "trainer.tracking": "tracking",
     "trainer.validation_steps": "validation_steps",
     "runtime.seed": "seed",
     "runtime.deterministic": "deterministic",
@@ -118,6 +128,12 @@ def fit(
     watch: str = "",
     export: str | Sequence[str] = "keras",
     deterministic: bool | None = None,
+    tracking: str | Sequence[str] | Mapping[str, Any] | TrackingConfig | None = None,
+    name: str | None = None,
+    tags: str | Sequence[str] | Mapping[str, str] | None = None,
+    notes: str | None = None,
+    report: bool | None = None,
+    class_names: Sequence[str] | None = None,
     **unknown: Any,
 ) -> keras.callbacks.History:
     """Trains a compiled Keras model, as `model.fit` would, several steps per compiled call.
@@ -132,13 +148,15 @@ def fit(
       model: A compiled model.
       x: Arrays, in any nesting; a tuple `(x, y)` or `(x, y, sample_weight)` of them; or a `tf.data.Dataset`, a
         `keras.utils.PyDataset`, a Grain dataset, a dataset by index, a generator function, a Stream.
-      y: Labels, where x is arrays without them.
+      y: Labels, where x is arrays without them. Labels of text are numbered in the order of `class_names`, else of the
+        alphabet, where the loss takes numbers of classes.
       batch_size: Samples per step, for arrays and datasets of single samples. None for 32; for arrays with
         `steps_per_epoch`, for as many as divide them into those steps.
       epochs: The total number of epochs, also of a resumed run.
       verbose: 0 prints nothing, 1, True or "auto" progress, 2 a line per epoch.
       callbacks: A Keras callback, or several.
-      validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it.
+      validation_split: The part of the arrays, the last before shuffling, to evaluate instead of training on it. An
+        `ImageSource` has its own in its `ImageDataConfig`: what that leaves out is evaluated.
       validation_data: What to evaluate at an epoch's end; `validation_split` is then ignored.
       shuffle: Whether arrays are shuffled before each epoch.
       class_weight: Weight of each class in the loss.
@@ -161,6 +179,16 @@ def fit(
         models. [] for none. `everstep export RUN` writes others later.
       deterministic: Whether steps on a GPU must give the same bits when they are repeated. None: wherever that can be
         had, with a warning where not. True refuses where not; False may be faster.
+      tracking: Where the run is tracked beside TensorBoard and `history.csv`: "mlflow", "wandb", "jsonl", or several;
+        or a dict of settings, such as `{"mlflow": True, "mlflow_uri": "http://localhost:5000"}`.
+      name: What the run is called. None: as before; a new run is called as the model.
+      tags: Words, such as `["baseline"]`, or texts by name, such as `{"team": "vision"}`, for lists and trackers. None:
+        as before.
+      notes: Any text about the run. None: as before.
+      report: Whether the exported model is evaluated sample by sample when training is done, and the report written.
+        None: where there is validation data, and the evaluation takes a few seconds.
+      class_names: The names of the classes, in the order of their numbers, for the run's predictions and reports. None
+        for those that the data has, such as those of `keras.utils.image_dataset_from_directory`.
       **unknown: Refused by name.
 
     Returns:
@@ -172,6 +200,7 @@ def fit(
         end, unless a callback, such as `TerminateOnNaN`, has ended training there: then the History is returned.
         The History so far is in the attribute `history` of this error, as of any other.
     """
+    shorten_uncaught_errors()
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
@@ -180,19 +209,34 @@ def fit(
     shuffle, weights, is_validated = shuffling(shuffle), class_weights(class_weight), validated_epochs(validation_freq)
     given_callbacks = accepted(callbacks, keeps=bool(model_dir))
     formats = export_formats(export, model, model_dir)
+    if not model_dir:
+        refuse_without_directory(tracking=tracking, name=name, tags=tags, notes=notes, report=report or None)
+    tracked, labels = tracking_config(tracking), labels_of(model, name, tags, notes)
+    if report is not None and not isinstance(report, bool):
+        raise UsageError("expected True, False, or None", key="report", received=report)
     inputs = len(getattr(model, "inputs", None) or ()) or None  # None where it is not known before the model is built
-    takes_text = preprocesses(model)
+    takes_text, classes = preprocesses(model), ClassNames(model, class_names)
+    if y is None and isinstance(x, tuple):  # a list is several inputs
+        x = classes.in_data(x, "x")
+    else:
+        y = classes.numbered(y)
     data = training_data(x, y, sample_weight, inputs, needs_labels(model), takes_text)
     if validation_data is None and validation_split:
         data, held_out = split(data, validation_split)
+    elif validation_data is None:
+        held_out = left_out(data)
     else:
+        validation_data = classes.in_data(validation_data, "validation_data")
         held_out = evaluation_data(validation_data, needs_labels(model, "test_step"), takes_text)
     seed = None if seed is None else whole("seed", seed, least=0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(log_output(verbose))
         # A call that keeps nothing works in a directory that is removed afterwards.
-        directory = Path(stack.enter_context(working_copy(model_dir) if model_dir else tempfile.TemporaryDirectory()))
-        seed = choose_seed(directory) if seed is None else seed
+        placed = program_run(model_dir) if model_dir else None
+        place = working_copy(placed.directory) if placed else tempfile.TemporaryDirectory()
+        directory = Path(stack.enter_context(place))
+        classes.require_those_of(directory)
+        seed = choose_seed(directory, placed.seed if placed else None) if seed is None else seed
         exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
         stack.enter_context(backend.prepared(seed, exact))
         size = counts.size(samples_in(data))
@@ -205,6 +249,19 @@ def fit(
             shuffle=shuffle,
             class_weight=weights,
         )
+        is_reported = report if model_dir else False
+        final = FinalReport(model, validation, counts.evaluation_steps, is_reported, classes.names or None)
+
+        def finish(history: keras.callbacks.History) -> None:
+            if model_dir and current_gang().is_first:
+                page = final.write(directory)
+                if verbosity(verbose):
+                    best = best_epoch(history, given_callbacks, is_validated)
+                    exported = exported_files(directory) if formats else []
+                    announcements.announce_end(closing_rows(str(model_dir), best, exported, page))
+
+        if classes.are_numbered and verbose:
+            announcements.print_line(classes.line())
         return _train(
             model,
             train,
@@ -220,6 +277,7 @@ def fit(
             run=RunPlan(
                 directory,
                 task,
+                trainer={"tracking": tracked},
                 seed=seed,
                 seeds_program=False,
                 deterministic=exact,
@@ -229,23 +287,42 @@ def fit(
                 names=NAMES,
                 has_command=False,
                 export=formats,
+                labels=labels,
+                at_end=final.evaluate,
+                record={**({"classes": classes.names} if classes.names else {}), **(placed.record() if placed else {})},
             ),
+            finish=finish,
         )
 
 
-def _train(model: keras.Model, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-    """Calls `train_compiled`; that a callback, such as `TerminateOnNaN`, ends diverged training is no failure."""
+def _train(
+    model: keras.Model, *args: Any, finish: Callable[[keras.callbacks.History], None], **kwargs: Any
+) -> keras.callbacks.History:
+    """Calls `train_compiled`, then `finish`; that `TerminateOnNaN`, say, ends diverged training is no failure."""
     try:
-        return train_compiled(model, *args, **kwargs)
+        trained = train_compiled(model, *args, **kwargs)
     except DivergedError as error:
         if not model.stop_training:
             raise
         logger.warning("%s; training was ended by a callback: the run is recorded as failed", error.reason)
         history: keras.callbacks.History = error.history  # type: ignore[attr-defined]
         return history
+    finish(trained)
+    return trained
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_without_directory(**given: Any) -> None:
+    """Refuses arguments that say something about a run that is kept, in a call that keeps none.
+
+    Raises:
+      UsageError: There is one.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError("there is no run directory", key=name, received=value, remedy="pass model_dir=…")
 
 
 def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:
@@ -497,8 +574,10 @@ class _CountedSeed(int):
 _last: dict[str, Any] = {"state": "", "calls": 0}
 
 
-def choose_seed(directory: Path | None) -> int:
+def choose_seed(directory: Path | None, repeated: int | None = None) -> int:
     """Returns the seed of the run in a directory; for a new run, and without a directory, a different one per call.
+
+    A run that repeats another one has the seed of that, `repeated`.
 
     It follows from the global random generators and from the number of calls since they were seeded, so that
     `keras.utils.set_random_seed` makes a program repeatable; no number is drawn from them. Calls that resume a run are
@@ -513,4 +592,5 @@ def choose_seed(directory: Path | None) -> int:
     _last["state"] = state
     digest.update(int(_last["calls"]).to_bytes(8, "big"))
     stored = None if directory is None else stored_seed(directory)
+    stored = repeated if stored is None else stored
     return int.from_bytes(digest.digest()[:4], "big") >> 1 if stored is None else stored

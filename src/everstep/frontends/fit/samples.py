@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from everstep.data import ArrayStream, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
+from everstep.data.images import ImageSource
 from everstep.engine import check_leaves
 from everstep.errors import UsageError
 
@@ -92,7 +93,7 @@ def split(source: Any, fraction: Any) -> tuple[Any, Any]:
             f"only arrays can be split, and x is a {type(source).__name__}",
             key="validation_split",
             received=fraction,
-            remedy="pass validation_data",
+            remedy=_how_to_split(source, fraction),
         )
     count = samples_in(source) or 0
     at = math.floor(count * (1.0 - float(fraction)))
@@ -100,6 +101,18 @@ def split(source: Any, fraction: Any) -> tuple[Any, Any]:
         raise UsageError(f"leaves one part of {count} samples empty", key="validation_split", received=fraction)
     arrays = nest.map_leaves(as_rows, source)
     return nest.map_leaves(lambda leaf: leaf[:at], arrays), nest.map_leaves(lambda leaf: leaf[at:], arrays)
+
+
+def _how_to_split(source: Any, fraction: Any) -> str:
+    """Returns what splits data that is no arrays."""
+    if isinstance(source, ImageSource):
+        return f"set it where the images are named: ImageDataConfig(…, validation_split={fraction})"
+    if hasattr(source, "file_paths"):
+        return (
+            "let Keras's loader split: train, valid = keras.utils.image_dataset_from_directory(…, subset='both', "
+            f"validation_split={fraction}, seed=0), and pass validation_data=valid"
+        )
+    return "pass validation_data"
 
 
 def samples_in(source: Any) -> int | None:

@@ -5,16 +5,15 @@ check.py    `everstep check`: its options; the checks are in `components/checks/
 run.py      `everstep run`: its options, what is printed
 flow.py     `everstep flow`: its options; `-m` is a sweep
 catalog.py  `everstep catalog`: list, show, check
-ui.py       `everstep ui`: MLflow and TensorBoard: hosts, ports (5000, 6006)
 
 swept_components.py  a run of components as a target of `everstep sweep`
 swept_flows.py       a task of a flow as one; `everstep flow -m`
 """
 
-from everstep.cli import Command, experiment_keys
+from everstep.cli import Command, experiment_keys, words_for
 
-_COMPONENTS = "Projects of components, with a config file in runs/NAME"
-_FLOWS = "Projects of flows, with tasks as classes"
+_COMPONENTS = "Projects of a team: components, with a config file in runs/NAME"
+_FLOWS = "Projects of a team: flows, with tasks as classes"
 _MODULES = "everstep.projects.commands"
 
 
@@ -29,7 +28,9 @@ CHECK = Command(_COMPONENTS, "Check a run's components before it is trained.", f
 RUN = Command(_COMPONENTS, "Train, export and evaluate a run of components.", f"{_MODULES}.run", trains_as_several=True)
 FLOW = Command(_FLOWS, "Run a task of a flow: fetch, prepare, train, log.", f"{_MODULES}.flow", _flow_keys, True)
 CATALOG = Command(_FLOWS, "List the data of a flow project, or check that it exists.", f"{_MODULES}.catalog")
-NEW = Command("Any of these", "Create a project: config, data, code, tests and a sample.", f"{_MODULES}.new")
-UI = Command(
-    "Runs that exist, however they were trained", "Show a project's runs in MLflow and TensorBoard.", f"{_MODULES}.ui"
+NEW = Command(
+    "Registered experiments",
+    "Create a project: config, data, code, tests and a sample.",
+    f"{_MODULES}.new",
+    also_typed=words_for("everstep new PROJECT", "init create startproject scaffold template"),
 )

@@ -19,6 +19,7 @@ from everstep.projects.components.base_classes import ModelBuilderBase
 from everstep.projects.components.building import BASES, Components
 from everstep.projects.components.config import ConfigStruct, origin_of, require_epochs, training_values
 from everstep.projects.components.data_splits import DataSplit
+from everstep.projects.components.evaluation import evaluation_kind
 from everstep.projects.components.export import export_best
 from everstep.projects.components.losses import with_axes
 from everstep.projects.components.run_folder import RunFolder
@@ -95,7 +96,7 @@ class KerasTrainer:
             names=NAMES,
             epochs_origin=origin_of(config, "epochs"),
             experiment=str(config.project_name),
-            record={"data": {} if config.data_dir is None else {"data_dir": folder_fingerprint(Path(config.data_dir))}},
+            record=self._record(config),
             code_root=self._components.project.root,
             listeners=[watcher],
         )
@@ -119,6 +120,12 @@ class KerasTrainer:
           TrainingError: No epoch can be the best, or the export predicts something else than the model.
         """
         export_best(self._components, self._folder, compiled_model(self._components), sample)
+
+    def _record(self, config: ConfigStruct) -> dict[str, Any]:
+        """Returns what the run's record has beyond training: the data folder, and the names of the classes."""
+        data = {} if config.data_dir is None else {"data_dir": folder_fingerprint(Path(config.data_dir))}
+        _, classes, _ = evaluation_kind(self._components)
+        return {"data": data, **({"classes": list(map(str, classes))} if classes else {})}
 
     def _refuse_other_best(self) -> None:
         """Refuses to change which epoch is the best: only the weights that were best so far are kept."""

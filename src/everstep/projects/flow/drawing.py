@@ -1,11 +1,13 @@
 """`training.png`: the loss and, where there is one, an accuracy over the epochs; in a notebook, shown as it grows."""
 
+import base64
 import importlib
 import importlib.util
 import io
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from everstep.notebook import CellOutput
 
 _ACCURACIES = ("acc", "accuracy")
 
@@ -52,29 +54,14 @@ class NotebookPlot:
     """Shows curves below the running cell, updated after each epoch; does nothing outside a notebook."""
 
     def __init__(self) -> None:
-        self._display = _display()
-        self._handle: Any = None
+        self._output = CellOutput()
 
     @property
     def is_shown(self) -> bool:
         """Whether this process is a notebook's kernel."""
-        return self._display is not None
+        return self._output.is_shown
 
     def show(self, png: bytes | None) -> None:
         """Shows a picture in place of the one before."""
-        if self._display is None or png is None:
-            return
-        image = self._display.Image(data=png, format="png")
-        if self._handle is None:
-            self._handle = self._display.display(image, display_id=True)
-        else:
-            self._handle.update(image)
-
-
-def _display() -> Any:
-    """Returns IPython's display module where this process is a notebook's kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
-    return importlib.import_module("IPython.display")
+        if png is not None:
+            self._output.show({"image/png": base64.b64encode(png).decode("ascii")})

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.data import ArrayStream, DataConfig, Stream, make_stream
+from everstep.data import ArrayStream, DataConfig, Stream, left_out, make_stream
 from everstep.engine import backend
 from everstep.errors import KeyNames, UsageError, kind_of, renamed_keys
 from everstep.export import evaluated_weights, export_keras, sample_inputs
@@ -102,7 +102,7 @@ def train(task: Any) -> Mapping[str, float]:
         except ChangeRefused as refused:
             if context.names_directory:
                 raise
-            raise refused.with_remedy("start a new run with --new (in Python: new=True)") from refused
+            raise refused.with_remedy("start a new run with --new (in Python: new=True)") from refused.__cause__
     return task.metrics
 
 
@@ -222,6 +222,7 @@ def split_data(dataset: Any, params: Any, who: str) -> Splits:
     train, validation = _pair(dataset, "train", who), _pair(dataset, "validation", who)
     if validation is None and params.validation_split:
         train, validation = _divided(dataset, params.validation_split, f"{who}.validation_split")
+    validation = left_out(train) if validation is None else validation
     return Splits(train, validation, _pair(dataset, "test", who))
 
 

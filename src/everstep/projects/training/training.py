@@ -15,7 +15,7 @@ import numpy as np
 
 from everstep import storage
 from everstep.checkpoint.remote import checked, is_url, refuse_lost_slash
-from everstep.data import DataConfig, Stream, make_stream, makes_batches, place, whole_number
+from everstep.data import DataConfig, Stream, left_out, make_stream, makes_batches, place, whole_number
 from everstep.engine import backend, entered
 from everstep.errors import KeyNames, TrainingError, UsageError, nearest, problems_under, renamed_keys
 from everstep.export import evaluated_weights, refuse_non_finite, sample_inputs, serving_format
@@ -205,7 +205,8 @@ class Training:
 
         Args:
           train_ds: What `get_train_ds` returns, a `tf.data.Dataset`, arrays `(x, y)`, or a `Stream`.
-          valid_ds: The same for the evaluation at each epoch's end; None for none.
+          valid_ds: The same for the evaluation at each epoch's end; None for none, or for the images that an
+            `ImageSource` leaves out of training.
           epochs: The total, also of a resumed job.
           batch_size: Samples per step, for arrays and datasets of single samples; None for 32.
           steps_per_epoch: Needed where the number of batches is not known from the data.
@@ -226,6 +227,7 @@ class Training:
             backend.prepare(self.seed)
             data = DataConfig(global_batch_size=_batch_size(batch_size, train_ds), drop_remainder=False)
             train = _stream(train_ds, data, True, self.seed)
+            valid_ds = left_out(train_ds) if valid_ds is None else valid_ds
             valid = None if valid_ds is None else _stream(valid_ds, data, False, self.seed)
             steps = _steps(train, steps_per_epoch)
             files = JobFiles(self.model, steps)

@@ -8,8 +8,8 @@ function curvesSection() {
   const note = said.filter(Boolean).join(" ");
   const grid = element("div", { class: "charts" }), side = element("div", { class: "charts" });
   const draw = (logarithmic) => {
-    grid.replaceChildren(...names.filter(([, isSide]) => !isSide).map(([name]) => curveChart(name, logarithmic)));
-    side.replaceChildren(...names.filter(([, isSide]) => isSide).map(([name]) => curveChart(name, logarithmic)));
+    grid.replaceChildren(...names.filter(([, isSide]) => !isSide).map(([name]) => curveChart(data.runs, name, logarithmic)));
+    side.replaceChildren(...names.filter(([, isSide]) => isSide).map(([name]) => curveChart(data.runs, name, logarithmic)));
   };
   draw(false);
   return section("curves", "Learning curves",
@@ -17,26 +17,31 @@ function curvesSection() {
     side.children.length ? element("details", { class: "more" }, element("summary", {}, "Speed and learning rate"), side) : null);
 }
 
-function curveChart(name, logarithmic) {
-  const several = data.runs.length > 1;
-  const series = data.runs.flatMap((run, place) => {
+// One metric of several runs; a run has the colour of its place, unless it brings its own number.
+function curveChart(runs, name, logarithmic) {
+  const several = runs.length > 1, unit = unitOf(runs);
+  const colour = (run, place) => `run${(run.colour === undefined ? place : run.colour) % COLOURS}`;
+  const series = runs.flatMap((run, place) => {
     const curve = run.curves.find((one) => one.name === name);
     return (curve ? curve.series : []).map((one) => ({
       name: several ? `${run.name}, ${one.kind}` : one.kind,
-      colour: `run${several ? place % 6 : one.kind === "train" ? 1 : 0}`,
+      colour: several ? colour(run, place) : `run${one.kind === "train" ? 1 : 0}`,
       dashed: several && one.kind === "train",
-      steps: one.steps.map((step) => inUnit(run, step)), values: one.values,
+      steps: one.steps.map((step) => inUnit(run, step, unit)), values: one.values,
+      ended: run.ended && !curve.side ? { step: inUnit(run, run.ended.step, unit), text: run.ended.text } : null,
     }));
   });
-  const marks = data.runs.flatMap((run, place) => [
-    ...run.marks, ...(run.exported ? [{ ...run.exported, colour: several ? `run${place % 6}` : "", flag: true }] : []),
-  ].map((mark) => ({ ...mark, step: inUnit(run, mark.step), text: several ? `${run.name}, ${mark.text}` : mark.text })));
-  return lineChart(name, series, marks, logarithmic, UNIT);
+  const marks = runs.flatMap((run, place) => [
+    ...run.marks, ...(run.exported ? [{ ...run.exported, colour: several ? colour(run, place) : "", flag: true }] : []),
+  ].map((mark) => ({ ...mark, step: inUnit(run, mark.step, unit), text: several ? `${run.name}, ${mark.text}` : mark.text })));
+  return lineChart(name, series, marks, logarithmic, unit);
 }
 
 // Runs that all log at the ends of epochs are shown over epochs, others over steps.
-const UNIT = data.runs.every((run) => run.steps_per_epoch || !run.curves.length) ? "epoch" : "step";
+function unitOf(runs) {
+  return runs.every((run) => run.steps_per_epoch || !run.curves.length) ? "epoch" : "step";
+}
 
-function inUnit(run, step) {
-  return UNIT === "epoch" ? step / run.steps_per_epoch : step;
+function inUnit(run, step, unit) {
+  return unit === "epoch" ? step / run.steps_per_epoch : step;
 }

@@ -15,7 +15,8 @@ function figures(run) {
     return element("li", { class: "card", title: first.source },
       element("span", { class: "name" }, spaced(name)),
       element("span", {}, element("b", { class: "big" }, number(first.value)), " ", element("span", { class: "muted" }, first.split)),
-      others.map((figure) => element("span", { title: figure.source }, element("b", {}, number(figure.value)), " ", element("span", { class: "muted" }, figure.split))));
+      first.mark ? element("span", { class: "muted" }, first.mark) : null,
+      others.map((figure) => element("span", { title: [figure.source, figure.mark].filter(Boolean).join("; ") }, element("b", {}, number(figure.value)), " ", element("span", { class: "muted" }, figure.split))));
   }));
 }
 
@@ -30,19 +31,20 @@ function statusClass(status) {
 }
 
 function runName(place) {
-  return [element("i", { class: `swatch run${place % 6}`, "aria-hidden": "true" }), data.runs[place].name];
+  return [element("i", { class: `swatch run${place % COLOURS}`, "aria-hidden": "true" }), data.runs[place].name];
 }
 
 function figuresCompared() {
   const keys = new Map();
   data.runs.forEach((run, place) => run.headline.forEach((figure) => {
     const key = JSON.stringify([figure.split, figure.name]);
-    if (!keys.has(key)) keys.set(key, { figure, values: data.runs.map(() => undefined) });
+    if (!keys.has(key)) keys.set(key, { figure, values: data.runs.map(() => undefined), marks: data.runs.map(() => "") });
     keys.get(key).values[place] = figure.value;
+    keys.get(key).marks[place] = figure.mark;
   }));
-  const rows = [...keys.values()].map(({ figure, values }) => element("tr", {},
+  const rows = [...keys.values()].map(({ figure, values, marks }) => element("tr", {},
     element("th", { scope: "row" }, spaced(figure.name), " ", element("span", { class: "muted" }, figure.split)),
-    values.map((value, place) => element("td", {}, element("b", { class: "figure" }, number(value)), place ? difference(value, values[0], figure.better) : null))));
+    values.map((value, place) => element("td", { title: marks[place] || null }, element("b", { class: "figure" }, number(value)), place ? difference(value, values[0], figure.better) : null, marks[place] ? element("span", { class: "muted" }, ` ${marks[place]}`) : null))));
   return element("div", { class: "scroller" }, element("table", { class: "plain-table compared" },
     element("caption", { class: "hidden" }, "Metrics of the runs"),
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "metric"), data.runs.map((run, place) => element("th", { scope: "col" }, runName(place))))),

@@ -1,5 +1,7 @@
 // Curves over steps or epochs.
-//   series: [{ name, colour (a class), dashed, steps, values }]   marks: [{ step, text, flag, colour }]
+//   series: [{ name, colour (a class), dashed, steps, values, ended: { step, text } where the run ended with an earlier step's weights }]   marks: [{ step, text, flag, colour }]
+
+const COLOURS = 8; // run0 to run7 of the style
 
 function lineChart(title, series, marks, logarithmic, unit) {
   const steps = [...new Set(series.flatMap((one) => one.steps))].sort((a, b) => a - b);
@@ -9,12 +11,18 @@ function lineChart(title, series, marks, logarithmic, unit) {
   legend.append(...entries.map(({ one, value }) => element("span", { class: "entry" },
     element("i", { class: `swatch ${one.colour}${one.dashed ? " dashed" : ""}`, "aria-hidden": "true" }), `${one.name} `, value)), where);
   const read = (step) => {
-    for (const { one, value } of entries) value.textContent = number(valueAt(one, step));
+    for (const { one, value } of entries) value.textContent = shownAt(one, step);
     where.textContent = step === null ? "" : `${unit} ${number(step)}`;
   };
   read(null);
   const frame = chart(190, (width, height) => linesDrawn(title, series, marks, logarithmic, unit, steps, width, height, read));
   return element("figure", { class: "card" }, element("figcaption", {}, spaced(title)), frame, legend);
+}
+
+// What the legend says: the value at a step; without one, that of the weights which the run ended with.
+function shownAt(one, step) {
+  if (step !== null || !one.ended) return number(valueAt(one, step));
+  return `${number(valueAt(one, one.ended.step))} (${one.ended.text}; last ${number(valueAt(one, null))})`;
 }
 
 // The value at a step, or the last one before it; without a step, the last of all.

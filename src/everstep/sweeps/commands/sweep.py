@@ -38,12 +38,15 @@ app = new_app()
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="TARGET", help="An experiment, a task of a flow's project, or a folder in runs/."),
+    typer.Argument(
+        metavar="TARGET", help="A script (train.py), an experiment, a task of a flow's project, or a folder in runs/."
+    ),
 ]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="KEY=VALUES", help="key=1,2,3 or key=range(1,5) varies a key; key=1 sets it in every trial."
+        metavar="KEY=VALUES",
+        help="key=1,2,3 or key=range(1,5) varies a key, of a script --key; key=1 sets it in every trial.",
     ),
 ]
 SpaceFile = Annotated[str | None, typer.Option("--space", metavar="FILE", help="YAML with the keys that vary.")]
@@ -55,7 +58,7 @@ ModeOption = Annotated[
 ]
 Trials = Annotated[int | None, typer.Option(metavar="N", help="How many trials; 20 by default, of a grid all.")]
 Workers = Annotated[int, typer.Option(metavar="N", help="How many trials run at the same time.")]
-Sampler = Annotated[str | None, typer.Option(metavar="NAME", help=f"{', '.join(SAMPLERS)}; tpe, without --space grid.")]
+Sampler = Annotated[str | None, typer.Option(metavar="NAME", help=f"{', '.join(SAMPLERS)}; by default grid or tpe.")]
 Pruner = Annotated[str, typer.Option(metavar="NAME", help=f"Stops bad trials early: {', '.join(PRUNERS)}.")]
 Storage = Annotated[
     str, typer.Option(metavar="URL", help="A database that several machines share; by default a file in DIR.")
@@ -124,17 +127,16 @@ def sweep(
     chosen = choose_target(request, imports or (), config_files or (), config_dir)
     metrics, modes = metric or chosen.metrics, mode or (chosen.modes if not metric else ["min"])
     modes = list(modes) * len(metrics) if len(modes) == 1 else list(modes)
-    sampler = sampler or ("tpe" if space is not None or resume_best else _for_words(chosen.space))
-    if trials is None:
-        trials = len(chosen.space.grid()) if sampler == "grid" else 20
+    if sampler is None and space is None and not resume_best:
+        sampler = _for_words(chosen.space)
     wanted = (
         chosen.target
         if resume_best
         else dataclasses.replace(chosen.target, words=(*chosen.target.words, *chosen.fixed))
     )
-    settings: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": sampler_seed}
-    settings |= {"trials": trials, "storage": storage}
-    definition = Definition(wanted, chosen.space, tuple(metrics), tuple(modes), **settings)
+    settings: dict[str, Any] = {"sampler": sampler or "tpe", "pruner": pruner, "seed": sampler_seed}
+    definition = Definition(wanted, chosen.space, tuple(metrics), tuple(modes), storage=storage, **settings)
+    definition = sweeping.with_usual_values(definition, sampler, trials, sweep_dir)
     if dry_run:
         target.check_space(chosen.space, chosen.check)
         print_last(_plan(definition))
@@ -154,6 +156,21 @@ def sweep(
     else:
         print_last(_summary(result))
     result.require_complete()
+
+
+_OPTIONS = ("sampler", "trials", "workers", "pruner", "metric", "storage")
+
+
+def _refuse_options_as_words(words: Sequence[str]) -> None:
+    """Refuses `sampler=grid` for `--sampler grid`: the keys of an experiment have dots.
+
+    Raises:
+      UsageError: A word is an option without its dashes.
+    """
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in _OPTIONS:
+            raise UsageError("is an option, not a key", key=key, received=value, remedy=f"write --{key} {value}")
 
 
 def _for_words(space: Space) -> str:
@@ -177,6 +194,7 @@ def choose_target(
     load_entry_points()
     name = request.name
     if name in experiments():
+        _refuse_options_as_words(request.fixed)
         files = [word for file in config_files for word in ("--config-file", str(Path(file).resolve()))]
         files += ["--config-dir", str(Path(config_dir).resolve())] if config_dir else []
         modules = [word for module in imports for word in ("--import", module)]
@@ -199,7 +217,7 @@ def choose_target(
     if name is None:
         raise UsageError("no target is given", key="TARGET", remedy="everstep sweep TARGET --space FILE")
     raise UsageError(
-        "is no registered experiment, no folder in runs/ and no task of a project",
+        "is no script (train.py), no registered experiment, no folder in runs/ and no task of a project",
         key="TARGET",
         received=name,
         remedy=nearest(name, [*experiments(), *(one for kind in kinds for one in kind.names(request.root))]),
@@ -215,7 +233,7 @@ def sweep_choice(chosen: SweepChoice, sweep_dir: str | None) -> None:
     """
     wanted = dataclasses.replace(chosen.target, words=(*chosen.target.words, *chosen.fixed))
     sampler = _for_words(chosen.space)
-    trials = len(chosen.space.grid()) if sampler == "grid" else 20
+    trials = len(chosen.space.grid()) if sampler == "grid" else sweeping.TRIALS
     modes = tuple(chosen.modes)
     definition = Definition(wanted, chosen.space, tuple(chosen.metrics), modes, sampler=sampler, trials=trials)
     study = sweeping.open_sweep(definition, sweep_dir, chosen.check)

@@ -1,0 +1,119 @@
+"""`everstep eval RUN --data`: a trained model on data from a file or a folder, without the program that trained it."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep import report
+from everstep.cli import run_models
+from everstep.cli.output import quiet
+from everstep.cli.resolving import import_modules
+from everstep.config import load_file
+from everstep.errors import UsageError, renamed_keys
+from everstep.run import FILES, Record, choose, read
+from everstep.trained import Found, local_run, opened
+from everstep.types import Logs
+
+KINDS = ".npz, .csv, .parquet or .tfrecord with labels, or a folder with a folder of images for each class"
+"""The data that can be evaluated on, for people."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataRequest:
+    """What to evaluate on.
+
+    Attributes:
+      data: The file or folder, or its URL.
+      label: The array, column or feature with the labels; None for the usual one.
+      batch_size: How many samples at a time.
+      resize: Whether to resize images of another size.
+      samples: How many samples to write one by one; None for none.
+    """
+
+    data: str
+    label: str | None
+    batch_size: int
+    resize: bool
+    samples: int | None
+
+
+def evaluate_on_data(
+    run: str, request: DataRequest, checkpoint: str | None, backend: str | None, imports: Sequence[str] | None
+) -> Logs:
+    """Evaluates a run's exported model on data; returns the loss and the metrics that it was compiled with.
+
+    Raises:
+      UsageError: The run has no model, or the data cannot be read, has no labels, or does not fit.
+    """
+    if request.batch_size < 1:
+        raise UsageError("must be at least 1", key="--batch-size", received=request.batch_size)
+    with opened(local_run(run, checkpoint)) as found, renamed_keys({"--input": "--data"}):
+        if found.model is None or found.model.suffix != ".keras":
+            raise UsageError(
+                "has no exported .keras model to evaluate",
+                key="TARGET",
+                received=run,
+                remedy="export it: everstep export RUN --format keras",
+            )
+        if request.samples is not None and found.directory is None:
+            raise UsageError(
+                "a model alone has no folder for them", key="--samples", received=request.samples, remedy="name the run"
+            )
+        run_models.choose_backend_of(found, backend)
+        import_modules(imports or ())
+        if checkpoint is not None and found.directory is not None:
+            print(f"evaluating {choose(found.directory, checkpoint)}", file=sys.stderr)
+        return run_models.quietly(lambda: _evaluate(found, request, checkpoint))
+
+
+def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Logs:
+    with quiet():
+        from everstep import trained
+    predictor: Any = trained.predictor_of(found, checkpoint)
+    is_compiled = found.model is not None and trained.compile_as_saved(predictor.model, found.model)
+    size = trained.output_size(predictor.model)
+    classes = (found.record or {}).get("classes")
+    data = trained.LabelledData(request.data, predictor.specs, size, request.label, classes, request.resize)
+    if data.class_names and not classes:
+        numbered = ", ".join(f"{name} {number}" for number, name in enumerate(data.class_names))
+        print(f"the record has no names of classes, so that they count in this order: {numbered}", file=sys.stderr)
+    batches = trained.LabelledBatches(predictor, data, request.batch_size)
+    split, logs = trained.split_name(request.data), trained.evaluate_on(batches) if is_compiled else {}
+    if request.samples is None:
+        return logs or trained.write_samples(batches, None, split)
+    directory = found.directory or Path()
+    means = trained.write_samples(batches, directory / "reports", split, request.samples)
+    print(f"{min(request.samples, len(data.labels))} samples in {report.write([directory])}", file=sys.stderr)
+    return logs or means
+
+
+def require_experiment(directory: Path, stored: str, given: Sequence[str]) -> None:
+    """Refuses a run that a program has started, if no data is given: the record cannot create its data again.
+
+    Args:
+      directory: The run directory.
+      stored: Its `config.yaml`.
+      given: Other configuration files, which may name an experiment.
+
+    Raises:
+      UsageError: Neither the run nor a file names an experiment.
+    """
+    if given or load_file(stored).get("experiment"):
+        return
+    raise UsageError(
+        f"was trained by a program of yours, and {_validated_on(read(directory))} cannot be read from its record",
+        key="TARGET",
+        received=str(directory),
+        remedy=f"name the data: everstep eval {directory} --data PATH ({KINDS})",
+    )
+
+
+def _validated_on(record: Record) -> str:
+    """Returns what a run was validated on: the names of its files, if the record has them."""
+    names = list((record["data"].get("validation") or {}).get(FILES) or ())
+    if not names:
+        return "its data"
+    more = f" and {len(names) - 3} more files" if len(names) > 3 else ""
+    return f"its validation data ({', '.join(names[:3])}{more})"

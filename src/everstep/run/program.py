@@ -1,0 +1,123 @@
+"""The program that starts a run from Python: how it is recorded, and where its runs are when it is started again.
+
+`everstep reproduce` and trials of `everstep sweep train.py` start a user's program, in whose code a run directory is
+written. One variable in its environment says which directory to use instead:
+
+    EVERSTEP_REDIRECTED_RUN='{"directory": "/tmp/again", "number": 1, "seed": 5, "repeats": true}'
+
+The first directory that the program names (`number` 1) becomes `/tmp/again`, another one `/tmp/again-<its name>` beside
+it. The program itself is not changed, and nothing is written where its former runs are.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep import redaction
+
+VARIABLE = "EVERSTEP_REDIRECTED_RUN"
+"""The environment variable with the directory."""
+
+PROGRAM = "program"
+"""The key of the program in `run.json`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Redirection:
+    """Where the runs of a program are, instead of in the directories that its code names.
+
+    Attributes:
+      directory: The directory of the run that is looked at.
+      number: Which of the program's runs that is: 1 for the one whose directory is named first.
+      seed: Its seed, where the program names none; None for a seed as usual.
+      repeats: Whether the program is repeated only to compare it: then no server is told about it.
+    """
+
+    directory: str
+    number: int = 1
+    seed: int | None = None
+    repeats: bool = False
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables for the environment of the program."""
+        return {VARIABLE: json.dumps(dataclasses.asdict(self))}
+
+    def place(self, model_dir: str, number: int) -> str:
+        """Returns the directory for the run that the program names as so many-th, in `model_dir`."""
+        if number == self.number:
+            return self.directory
+        name = re.sub(r"\W+", "-", os.path.relpath(model_dir) if "://" not in model_dir else model_dir).strip("-")
+        return f"{self.directory}-{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramRun:
+    """A run that a user's program starts.
+
+    Attributes:
+      directory: Where it is.
+      number: Which of the program's runs it is, from 1.
+      seed: The seed of the run that is repeated; None where none is.
+    """
+
+    directory: str | Path
+    number: int
+    seed: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Returns the entry of `run.json`: how the program was started."""
+        return {PROGRAM: {**_running_program(), "run": self.number}}
+
+
+_numbers: dict[str, int] = {}
+"""The directories that this process has named, and their numbers."""
+
+
+def program_run(model_dir: str | Path) -> ProgramRun:
+    """Returns the run that a program starts in `model_dir`; the same directory is the same run.
+
+    Whatever a program calls first with its directory, asks this: `fit`, `run_experiment`.
+    """
+    number = _numbers.setdefault(str(model_dir), len(_numbers) + 1)
+    elsewhere = redirection()
+    if elsewhere is None:
+        return ProgramRun(model_dir, number)
+    seed = elsewhere.seed if number == elsewhere.number else None
+    return ProgramRun(elsewhere.place(str(model_dir), number), number, seed)
+
+
+def directory_of(model_dir: str | Path) -> str | Path:
+    """Returns where the run is that this process has started in `model_dir`; any other directory is itself."""
+    elsewhere, number = redirection(), _numbers.get(str(model_dir))
+    return model_dir if elsewhere is None or number is None else elsewhere.place(str(model_dir), number)
+
+
+def redirection(environment: Mapping[str, str] = os.environ) -> Redirection | None:
+    """Returns where the runs of this process are; None where its code says."""
+    text = environment.get(VARIABLE)
+    return Redirection(**json.loads(text)) if text else None
+
+
+def is_repetition() -> bool:
+    """Returns whether this process only repeats a run, to be compared with it."""
+    found = redirection()
+    return found is not None and found.repeats
+
+
+def _running_program() -> dict[str, Any]:
+    """Returns how this process was started; without a script in a notebook, with the reason."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is None:
+        where = "in a notebook" if "ipykernel" in sys.modules else "at a Python prompt"
+        return {"script": None, "reason": f"it was started {where}"}
+    spec, here = getattr(main, "__spec__", None), os.getcwd()
+    arguments = shlex.split(redaction.text(shlex.join(sys.argv[1:])))
+    module = spec.name.removesuffix(".__main__") if spec is not None else None
+    return {"script": os.path.relpath(file, here), "module": module, "arguments": arguments, "directory": here}
