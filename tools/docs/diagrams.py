@@ -222,8 +222,8 @@ def kill() -> Drawing:
     d = Drawing(
         820,
         290,
-        "Two runs with the same loss curve: one left alone; one killed at step 700 and started again from the checkpoint "
-        "of step 600. Both end with the same digest.",
+        "Two runs with the same loss curve: one left alone; one killed at step 700 and started again from the "
+        "checkpoint of step 600. Both end with the same digest.",
     )
 
     def curve(begin: int, end: int, top: float, kind: str) -> None:
