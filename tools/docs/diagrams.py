@@ -1,4 +1,4 @@
-"""Draws the diagrams of docs/concepts/ as SVG files.
+"""Draws the diagrams of docs/concepts/, and the picture of the front page, as SVG files.
 
     python -m tools.docs.diagrams
 
@@ -6,6 +6,7 @@ The site puts them into its pages as they are, so that they take the colours of 
 are pictures with colours of their own.
 """
 
+import math
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -24,6 +25,12 @@ STYLE = """
 .dg .lost { fill: none; stroke: #c62828; stroke-width: 1.5; stroke-dasharray: 4 3; }
 .dg .line { fill: none; stroke: var(--dg-line); stroke-width: 1.5; }
 .dg .dot { fill: var(--dg-line); }
+.dg .curve { fill: none; stroke: var(--md-default-fg-color--light, var(--dg-soft)); stroke-width: 2.5; }
+.dg .first { stroke: var(--dg-line); }
+.dg .second { stroke: #ef8e35; }
+.dg .gone { stroke: #c62828; stroke-width: 4; stroke-dasharray: 3 3; }
+.dg .cross { stroke: #c62828; stroke-width: 4; stroke-linecap: round; }
+.dg .mono { font-family: monospace; font-size: 13px; }
 """.replace("\n\n", "\n").strip()
 
 
@@ -210,10 +217,52 @@ def resume() -> Drawing:
     return d
 
 
+def kill() -> Drawing:
+    """The front page: a run that is killed and started again ends as one that was left alone."""
+    d = Drawing(
+        820,
+        290,
+        "Two runs with the same loss curve: one left alone; one killed at step 700 and started again from the "
+        "checkpoint of step 600. Both end with the same digest.",
+    )
+
+    def curve(begin: int, end: int, top: float, kind: str) -> None:
+        points = [(x_of(step), y_of(step, top)) for step in range(begin, end + 1, 10)]
+        path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        d.parts.append(f'<path class="curve {kind}" d="{path}"/>')
+
+    def x_of(step: int) -> float:
+        return 150 + step * 0.4
+
+    def y_of(step: int, top: float) -> float:
+        wobble = 5 * math.sin(step / 17) * math.sin(step / 41 + 1) * math.exp(-step / 900)
+        return top + 78 * (1 - math.exp(-step / 260)) + wobble
+
+    for top, name, line in ((25, "left alone", "one attempt"), (160, "killed", "and started again")):
+        d.text(20, top + 32, name, "bold")
+        d.text(20, top + 50, line, "small")
+        d.parts.append(f'<path class="line" d="M140 {top + 98} L{x_of(1200)} {top + 98}" stroke-opacity="0.4"/>')
+        for step in range(200, 1201, 200):
+            d.dot(x_of(step), top + 98)
+        d.text(x_of(1200) + 18, top + 60, "digest", "small")
+        d.text(x_of(1200) + 18, top + 80, "5f2c7a90b1", "mono bold")
+    curve(0, 1200, 25, "")
+    curve(0, 600, 160, "first")
+    curve(600, 1200, 160, "second")
+    curve(610, 690, 160, "gone")
+    x, y = x_of(700), y_of(700, 160)
+    for sign in (1, -1):
+        d.parts.append(f'<path class="cross" d="M{x - 7} {y - 7 * sign} L{x + 7} {y + 7 * sign}"/>')
+    d.text(x, y - 18, "kill -9", "mono bold", "middle")
+    d.text(x_of(600), 282, "the same command goes on from the last checkpoint ●", "small", "middle")
+    d.text(x_of(1200) + 18, 164, "the same bits", "bold")
+    return d
+
+
 def main() -> None:
     """Writes all of them."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for draw in (run, task, stream, window, resume):
+    for draw in (run, task, stream, window, resume, kill):
         (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg(), "utf-8")
 
 

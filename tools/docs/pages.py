@@ -45,7 +45,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Adapts a page to MkDocs: its links, and the suffixes of its fences."""
+    """Adapts a page to MkDocs: its links, and the suffixes of its fences. The first page has the whole width."""
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]
     source = _in_repository(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
 
