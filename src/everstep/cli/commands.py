@@ -234,7 +234,7 @@ app = new_app(add_completion=True, cls=LazyGroup, context_settings={"help_option
 """The command line's root."""
 
 
-@app.callback(invoke_without_command=True, epilog="Example: everstep train mnist/local")
+@app.callback(invoke_without_command=True, epilog="Example: everstep train mnist/quick")
 def everstep(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -242,7 +242,7 @@ def everstep(
 ) -> None:
     """Train Keras 3 models and never lose a step.
 
-    A script that calls everstep.fit(model, ...) needs no command: python train.py
+    A script that calls everstep.fit needs no command: python train.py
     """
     if version:
         print(f"everstep {__version__}")
