@@ -60,7 +60,6 @@ _BLANK: Record = {
     "weights_digest": None,
     "states": {},
     "code": {},
-    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],
