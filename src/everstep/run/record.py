@@ -69,7 +69,6 @@ _BLANK: Record = {
     "weights_digest": None,
     "states": {},
     "code": {},
-    "program": None,
     "environment": {},
     "data": {},
     "initial_weights": [],
