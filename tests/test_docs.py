@@ -135,7 +135,7 @@ def test_a_program_is_killed_in_its_middle_and_resumes(name, tmp_path):
     killed, resumed = record["attempts"]
     assert (killed["reason"], resumed["reason"], record["status"]) == ("killed", "done", "finished")
     assert 0 < resumed["from_step"] < record["step"]
-    assert re.search(rf"resumed at step {resumed['from_step']} \(\d+ epochs? done\), attempt 2\n", typed.stderr)
+    assert re.search(rf"resumed at step {resumed['from_step']}, attempt 2 \(\d+ epochs? done\)\n", typed.stderr)
 
 
 def _run_page(page: Path, module: types.ModuleType) -> None:
