@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.config import load_file
 from everstep.data.formats import read_parquet
 from everstep.errors import UsageError, renamed_keys
-from everstep.run import Record, choose, loop_directory, read_final_weights
+from everstep.run import Record, choose, directory_of, loop_directory, read_final_weights
 from everstep.tracking import SIDE_FIGURES, bare, of_validation, read_history
 from everstep.trained.finding import Found, find, local_run
 from everstep.trained.models import load_keras, load_run_checkpoint
@@ -44,7 +43,7 @@ def load(run: storage.PathLike, weights: str | int = EXPORTED) -> "TrainedRun":
       UsageError: There is no such run, or it does not have these weights; says what there is.
     """
     with renamed_keys(_ARGUMENTS):
-        name, wanted = os.fspath(run), str(weights)
+        name, wanted = directory_of(run), str(weights)
         found = find(local_run(name, None if wanted == EXPORTED else wanted))
         if found.directory is None or found.record is None:
             raise UsageError("is a model, not a run", key="RUN", received=name, remedy="everstep.predict takes it")

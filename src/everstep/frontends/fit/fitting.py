@@ -252,12 +252,12 @@ def fit(
         final = FinalReport(model, validation, counts.evaluation_steps, report if model_dir else False)
 
         def finish(history: keras.callbacks.History) -> None:
-            if model_dir and current_gang().is_first:
+            if placed and current_gang().is_first:
                 page = final.write(directory)
                 if verbosity(verbose):
                     best = best_epoch(history, given_callbacks, is_validated)
                     exported = exported_files(directory) if formats else []
-                    announcements.announce_end(closing_rows(str(model_dir), best, exported, page))
+                    announcements.announce_end(closing_rows(str(placed.directory), best, exported, page))
 
         if classes.are_numbered and verbose:
             announcements.print_line(classes.line())
