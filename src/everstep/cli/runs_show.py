@@ -29,7 +29,7 @@ def show(directory: Directory, json: options.Json = False) -> None:
         waiting = Overview(path, None, submission)
         print(aligned([("status", waiting.state), *_submission_rows(waiting)]))
         return
-    run = remote_run(directory) if is_url(directory) else Overview(path, read(directory), submission)
+    run = remote_run(directory) if is_url(directory) else Overview(path, read(path), submission)
     print((run.directory / "run.json").read_text("utf-8") if json else f"{_summary(run)}\n", end="")
 
 
