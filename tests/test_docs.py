@@ -45,8 +45,8 @@ LINKED = [
 ]
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-UNIVERSAL = {"doors", "entry_points", "errors", "keras_internals", "log_lines", "redaction"}
-UNIVERSAL |= {"startup_messages", "types"}
+UNIVERSAL = {"doors", "entry_points", "errors", "extras", "keras_internals", "log_lines", "redaction"}
+UNIVERSAL |= {"notebook", "startup_messages", "types"}
 
 
 class Block(NamedTuple):
@@ -135,7 +135,7 @@ def test_a_program_is_killed_in_its_middle_and_resumes(name, tmp_path):
     killed, resumed = record["attempts"]
     assert (killed["reason"], resumed["reason"], record["status"]) == ("killed", "done", "finished")
     assert 0 < resumed["from_step"] < record["step"]
-    assert re.search(rf"resumed at step {resumed['from_step']} \(\d+ epochs? done\), attempt 2\n", typed.stderr)
+    assert f"resumed at step {resumed['from_step']}, attempt 2 (" in typed.stderr
 
 
 def _run_page(page: Path, module: types.ModuleType) -> None:
@@ -312,7 +312,7 @@ def test_commands_parse():
     """Each is a command that exists, with options and arguments that it takes."""
     root = typer.main.get_command(app)
     for page, words in commands():
-        if words[0] in ("--help", "--version"):
+        if words[0] in ("--help", "--version", "--install-completion", "--show-completion"):
             continue
         assert words[0] in COMMANDS, f"{page}: there is no everstep {words[0]}"
         words = normalised(words)

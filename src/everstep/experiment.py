@@ -147,7 +147,7 @@ def run_experiment(
       experiment: The experiment's registered name, for the record.
       export: Whether to export the model when training is done, in every format of the backend; or the formats, such
         as `["keras", "saved_model"]`.
-      verbose: Whether to print progress to standard error; 2 for all but the numbers.
+      verbose: Whether to print progress to standard error, or below a notebook's cell; 2 for all but the numbers.
       allow_change: Keys, such as `runtime.backend`, that a resumed run may change although they alter what it
         computes; a section covers its keys.
       keep: Whether the directory is kept; if not, no checkpoint and no record is written.
@@ -397,9 +397,8 @@ class _Session:
             restored = restore_or_initialize(controller, initialize, self.run, self.say, step)
             if restored and self.trains:
                 self.schedule.require_reachable(controller.step, config.train_steps)
-                epochs = self.schedule.trained(controller.step)
-                where = f"step {controller.step}{f' ({epochs})' if epochs else ''}"
-                self.say(f"resumed at {where}, attempt {len(self.run.record['attempts']) + 1}")
+                attempt, epochs = len(self.run.record["attempts"]) + 1, self.schedule.trained(controller.step)
+                self.say(f"resumed at step {controller.step}, attempt {attempt}{f' ({epochs})' if epochs else ''}")
         if self.trains and (changed := self.run.changed_code()):
             self.say(f"the code has changed since the last attempt: {changed}")
         if self.verbose:

@@ -1,14 +1,17 @@
 """`everstep doctor`."""
 
 import json
+import os
 import sys
 from typing import Any
 
+import keras
 import pytest
 
 from everstep.cli import doctor
 from everstep.cli.doctor import Check
 from everstep.engine import backend
+from everstep.extras import install_command
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +21,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Leaves out what takes seconds."""
 
     def result(ok: bool) -> None:
-        monkeypatch.setattr(doctor, "backends", lambda _: [Check("backend", "jax", ok, "as told")])
+        for name in ("backends", "quick_backends"):
+            monkeypatch.setattr(doctor, name, lambda _: [Check("backend", "jax", ok, "as told")])
 
     return result
 
@@ -31,17 +35,46 @@ def test_doctor_succeeds_if_a_backend_works(everstep: Any, quick: Any, works: bo
     assert f"{'✓' if works else '✗'} backend  jax" in outcome.out
     assert "✓ version  keras" in outcome.out
     assert "GiB free" in outcome.out
+    verdict = outcome.out.splitlines()[-1]
+    assert verdict.startswith("Ready to train with jax (as told)" if works else "Not ready: no backend works")
     report = json.loads(everstep("doctor", "--json").out)
     assert report["ok"] is works
     assert {check["group"] for check in report["checks"]} == {"backend", "version", "extra", "path"}
+
+
+def test_what_is_optional_is_not_marked_as_wrong(monkeypatch: pytest.MonkeyPatch, everstep: Any, quick: Any) -> None:
+    quick(True)
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else version(name))
+    shown = everstep("doctor").out
+    assert "– extra    torch" in shown
+    assert "✗" not in shown
+    assert "wrong" not in shown
+
+
+def test_one_backend_that_works_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "installed", lambda: ["first", "second", "third"])
+    works, breaks = "print('[\"cpu:0\"]')", "raise SystemExit(3)"
+    monkeypatch.setattr(doctor, "_QUICK_PROBES", {"first": works, "second": breaks, "third": works})
+    assert [(check.name, check.ok) for check in doctor.quick_backends({})] == [
+        ("first", True),
+        ("second", None),
+        ("third", None),
+    ]
+    environment = {"KERAS_BACKEND": "second"}
+    found = doctor.quick_backends(environment)
+    assert [(check.name, check.ok) for check in found] == [("second", False), ("first", True), ("third", None)]
+    text = doctor.verdict(found)
+    assert text.startswith("Ready to train with first (devices cpu:0); wrong: backend second")
 
 
 def test_extras_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"torch": None, "tensorflow": "2.1.0"}
     monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name, "999"))
     found = {check.name: check for check in doctor.extras()}
-    assert found["torch"] == Check("extra", "torch", False, "pip install 'everstep[torch]' (lacks torch)")
+    assert found["torch"] == Check("extra", "torch", None, f"{install_command('torch')} (lacks torch)")
     assert "tensorflow<3,>=2.20, found 2.1.0" in found["tensorflow"].text
+    assert found["tensorflow"].ok is False
     assert "torch" in found["all"].text
 
 
@@ -62,9 +95,16 @@ def test_a_broken_backend_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer within 0.2 seconds" in checks[0].text
 
 
+def test_the_quick_try_finds_the_devices_that_keras_finds() -> None:
+    name = keras.backend.backend()
+    quick = doctor._try_backend(name, os.environ, 300, doctor._QUICK_PROBES[name])
+    assert quick.ok
+    assert quick == doctor._try_backend(name, os.environ, 300, doctor._PROBE)
+
+
 @pytest.mark.full
 def test_backends_are_tried_for_real(shell: Any) -> None:
-    outcome = shell("doctor")
+    outcome = shell("doctor", "--all")
     assert outcome.code == 0
     assert "✓ backend  jax " in outcome.out
     assert "devices cpu:0" in outcome.out

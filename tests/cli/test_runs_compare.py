@@ -184,3 +184,35 @@ def test_bad_requests(two_runs: Any, words: list[str], message: str) -> None:
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert message in outcome.err
     assert not Path("runs/a/reports").exists()
+
+
+LAYERS = "task: {model: {layers: {dense: 'Dense(activation=relu, units=%d, use_bias=True) <- flatten'}}}\n"
+
+
+def early_stopped(name: str, units: int, epoch: int) -> Path:
+    directory = finished_run(name, ("0.8", "0.3", "0.4"), "0.8")
+    final = {"step": 100 * epoch, "epoch": epoch, "exported": True, "metrics": {"validation": {"validation_loss": 0.1}}}
+    stop = {"step": 300, "epoch": 3, "reason": "EarlyStopping, val_loss has not improved for 1 epochs"}
+    record = json.loads((directory / "run.json").read_text())
+    record |= {"epochs": 25, "steps_per_epoch": 100, "final_weights": final, "stopped_early": stop, "train_steps": 2500}
+    (directory / "run.json").write_text(json.dumps(record))
+    (directory / "config.yaml").write_text(LAYERS % units)
+    return directory
+
+
+def test_the_numbers_of_the_exported_weights(everstep: Any) -> None:
+    """They come first, at their epoch, with the last ones beside them; of a layer, what differs."""
+    early_stopped("a", 16, 2), early_stopped("b", 32, 1)
+    rows = table(everstep("runs", "compare", "runs/a", "runs/b").out)
+    assert rows["validation loss, exported"] == ["0.3 @epoch 2 *", "0.8 @epoch 1"]
+    assert rows["validation loss, last"] == ["0.4 @epoch 3", "0.4 @epoch 3"]
+    assert rows["layers.dense units"] == ["16", "32"]
+    listed = everstep("runs", "list", "--sort", "val_loss").out
+    assert "stopped early at epoch 3 of 25" in listed
+    assert "0.1 (epoch 2)" in listed
+    everstep("runs", "list").out.index("validation_loss=0.1 (epoch 2, exported; last 0.4)")
+    shown = everstep("runs", "show", "runs/a").out
+    assert "stopped by" in shown
+    assert "0.1 (epoch 2, exported), last 0.4" in shown
+    watched = everstep("runs", "watch", "runs/a").out
+    assert "runs/a · finished · stopped early at epoch 3 of 25 · " in watched

@@ -42,6 +42,9 @@ def names(everstep: Any, *words: str) -> str:
         (["validation_accuracy"], "dabce"),
         (["-train_accuracy"], "bacde"),
         (["training_loss"], "cabde"),
+        (["val_loss"], "badce"),  # as Keras says it
+        (["-val_accuracy"], "adbce"),
+        (["loss"], "badce"),  # of the validation where there is one
         (["step"], "eacbd"),
         (["-step"], "dbcae"),
         (["experiment"], "acebd"),

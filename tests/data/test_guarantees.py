@@ -289,8 +289,8 @@ def test_a_run_reports_a_weak_guarantee_at_its_start(tmp_path, capsys):
     weak = [line for line in lines if "does not resume exactly" in line]
     assert [line.split()[1] for line in weak] == ["train", "validation"]
     assert all(re.search("a shuffle .* has no seed.*give it a seed", line) for line in weak)
-    assert lines.index(weak[-1]) < next(at for at, line in enumerate(lines) if line.startswith("plan: epochs 0 to 1"))
+    assert lines.index(weak[-1]) < next(at for at, line in enumerate(lines) if line.startswith("plan: epoch 1 "))
     trained(exact, tmp_path / "exact")
     lines = capsys.readouterr().err
-    assert "plan: epochs 0 to 1 of 2 steps" in lines
+    assert "plan: epoch 1 of 2 steps" in lines
     assert "resume exactly" not in lines

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from everstep.errors import TrainingError, UsageError
-from everstep.export import ExportFormat, export_model, formats, register_format
+from everstep.export import ExportFormat, chosen_formats, export_model, formats, register_format
 from everstep.export.keras_file import export_keras
 from everstep.export.saved_model import export_saved_model
 from everstep.export.torch_program import export_torch_program
@@ -82,7 +82,8 @@ def load_serving(path):
         program = torch.export.load(path).module()
         return lambda batch: program(torch.from_numpy(batch)).detach()
     tf = pytest.importorskip("tensorflow")
-    return tf.saved_model.load(str(path)).serve
+    program = tf.saved_model.load(str(path))  # it owns the variables: the function alone does not keep them
+    return lambda batch: program.serve(batch)
 
 
 @pytest.mark.parametrize("check", exports.CHECKS, ids=lambda check: check.__name__)
@@ -98,3 +99,11 @@ def test_serving_format(check, tmp_path):
         check(export_torch_program, load_serving, tmp_path / "export" / "model.pt2")
     else:
         check(export_saved_model, load_serving, tmp_path / "export" / "saved_model")
+
+
+@pytest.mark.parametrize(("name", "hint"), [("onnx", "format='onnx'"), ("kears", "did you mean 'keras'?")])
+def test_a_format_that_is_not_written_here_says_who_writes_it(name, hint):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(UsageError) as caught:
+        chosen_formats([name], model, "--format")
+    assert hint in caught.value.remedy

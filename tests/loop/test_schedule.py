@@ -92,9 +92,31 @@ def test_fewer_steps_than_a_run_has_trained_are_refused():
 def test_how_far_a_run_is_in_steps_or_in_epochs():
     steps, epochs = StepSchedule(5, 10), EpochSchedule(12, 4)
     assert (steps.position(8), epochs.position(8)) == ("", "epoch:  2/12")
+    assert (steps.trained(8), epochs.trained(8), epochs.trained(9)) == ("", "2 epochs done", "in epoch 3")
     assert (steps.reached(48, 48), epochs.reached(48, 48)) == ("is at step 48 of 48", "has done 12 epochs")
     config = TrainerConfig(steps_per_loop=4, validation_interval=8, checkpoint_interval=4)
     assert steps.plan(8, 48, config, "at intervals") == "steps 8 to 48, log every 4, evaluate every 8, save every 4"
     assert epochs.plan(8, 48, config, "at intervals") == (
-        "epochs 2 to 12 of 4 steps, evaluate every 2 epochs, save every epoch"
+        "epochs 3 to 12 of 4 steps, evaluate every 2 epochs, save every epoch"
     )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "done"),
+    [
+        (EpochSchedule(3, 4, None), {0: 0.0, 2: 0.5, 4: 1.0, 9: 2.25, 12: 3.0}),
+        (EpochSchedule(3, None, 4), {0: 0.0, 2: 0.5, 4: 1.0, 12: 3.0}),
+        (EpochSchedule(6, 4, 10), {4: 1.0, 8: 2.0, 9: 2.5, 10: 3.0, 12: 3.5}),  # of 4, 4 and 2 steps
+        (EpochSchedule(3, None), {0: None, 7: None}),
+        (StepSchedule(4), {3: None}),
+    ],
+)
+def test_epochs_done(schedule, done):
+    assert {step: schedule.epochs_done(step) for step in done} == done
+
+
+def test_the_length_of_every_epoch():
+    assert (EpochSchedule(3, 4).epoch_steps, EpochSchedule(3, None, 5).epoch_steps) == (4, 5)
+    assert EpochSchedule(6, 4, 10).epoch_steps is None, "they differ"
+    assert (EpochSchedule(3, None).epoch_steps, StepSchedule(4).epoch_steps) == (None, None)
+    assert (EpochSchedule(3, 4).total_epochs, StepSchedule(4).total_epochs) == (3, None)

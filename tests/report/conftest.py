@@ -1,4 +1,4 @@
-"""A headless Chromium. After every test, its console must be empty, and it must have requested nothing."""
+"""A headless Chromium. After every test, its console must be empty, and it must have requested nothing of others."""
 
 import json
 import os
@@ -46,24 +46,59 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
+def sized(browser: Any, size: tuple[int, int]) -> None:
+    """Gives the window a size."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def forget(browser: Any) -> None:
+    """Leaves the last page, and what it has logged."""
+    browser.get("about:blank")
+    browser.get_log("browser"), browser.get_log("performance")
+
+
+def requests_of(browser: Any) -> list[str]:
+    """Returns every URL that was requested since the last call."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
 @pytest.fixture
 def page(browser: Any) -> Iterator[Page]:
     """Opens a report in a window of a given size; the test fails if the console has messages or a URL is requested."""
 
     def show(path: Path, size: tuple[int, int] = WIDE) -> Any:
-        width, height = size
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        sized(browser, size)
         browser.get(path.resolve().as_uri())
         browser.execute_async_script(DRAWN)
         return browser
 
-    browser.get("about:blank")
-    browser.get_log("browser"), browser.get_log("performance")
+    forget(browser)
     yield show
     messages_shown = [entry["message"] for entry in browser.get_log("browser")]
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    requested = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    requested = requests_of(browser)
     assert not messages_shown
     assert not [url[:80] for url in requested if not url.startswith(("file:///", "data:"))]
     assert len({url for url in requested if url.startswith("file:")}) <= 1
+
+
+@pytest.fixture
+def live_page(browser: Any) -> Iterator[Page]:
+    """Opens the live page of a server; the test fails if the console has messages or another host is asked."""
+    hosts = []
+
+    def show(port: int, size: tuple[int, int] = WIDE, fragment: str = "") -> Any:
+        hosts.append(f"http://127.0.0.1:{port}/")
+        sized(browser, size)
+        browser.get(f"{hosts[-1]}{fragment}")
+        return browser
+
+    forget(browser)
+    yield show
+    messages_shown = [entry["message"] for entry in browser.get_log("browser")]
+    requested = requests_of(browser)
+    forget(browser)
+    assert not messages_shown
+    assert not [url[:80] for url in requested if not url.startswith((*hosts, "data:", "about:"))]

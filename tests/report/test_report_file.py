@@ -12,7 +12,7 @@ from everstep import storage
 from everstep.cli.commands import load
 from everstep.errors import UsageError
 from everstep.evaluation import Evaluator, SampleBatch
-from everstep.report import html_page, write
+from everstep.report import html_page, server, write
 from everstep.run.record import Run
 from everstep.testing.problems import raises_problem
 
@@ -63,7 +63,7 @@ def test_runs_with_the_same_name_are_shown_with_their_paths(tmp_path, monkeypatc
 
 
 def test_every_script_is_inlined_and_safe():
-    assert {path.name for path in PAGE.glob("*.js")} == set(html_page.SCRIPTS)
+    assert {path.name for path in PAGE.glob("*.js")} == {*html_page.SCRIPTS, *server.SCRIPTS}
     for path in PAGE.iterdir():
         text = path.read_text("utf-8")
         assert len(text.splitlines()) < 250

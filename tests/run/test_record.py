@@ -12,8 +12,8 @@ from everstep.run.record import Run, find_runs, read
 from everstep.testing.problems import raises_problem
 
 KEYS = (
-    "id experiment backend mode status step epoch train_steps attempts metrics digest weights_digest "
-    "states code environment data initial_weights cost"
+    "id experiment name tags notes backend mode status step epoch train_steps epochs steps_per_epoch stopped_early "
+    "final_weights attempts metrics digest weights_digest states code environment data initial_weights cost"
 )
 
 

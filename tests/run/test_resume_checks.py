@@ -222,8 +222,9 @@ def test_the_message_names_everything_at_once(tmp_path):
     assert str(error.value).splitlines() == [
         "task.train_data.global_batch_size: 32 -> 16",
         "runtime.seed: 0 -> 3",
-        f"this would alter what the run in {str(tmp_path)!r} computes: restore the former values, use another "
-        "directory, or allow the change: --allow-change task.train_data.global_batch_size --allow-change runtime.seed "
+        f"this would alter what the run in {str(tmp_path)!r} computes: use another directory for a new run, "
+        "restore the former values, or allow the change: "
+        "--allow-change task.train_data.global_batch_size --allow-change runtime.seed "
         '(in Python: allow_change=["task.train_data.global_batch_size", "runtime.seed"])',
     ]
     with pytest.raises(ChangeRefused) as error:

@@ -48,3 +48,9 @@ def curve(values: dict[str, Any], directory: Path) -> float:
 def undefined_at_two(values: dict[str, Any], directory: Path) -> float:
     """Fails at 2, where Python marks the place in the line."""
     return 1 / (values["x"] - 2)
+
+
+def by_name(x: float, penalty: float = 0.0, *, model_dir: Path) -> float:
+    """Takes its values as parameters."""
+    (model_dir / "called.txt").write_text(f"{x} {penalty}")
+    return (x - 3) ** 2 + penalty

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -298,3 +299,73 @@ def _processes(sweep: int, kind: str) -> list[int]:
 def _children(pid: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
     return [int(line) for line in found.split()]
+
+
+# ---- functions with parameters of their own --------------------------------------------------------------------------
+def test_a_function_may_take_values_by_name(sweep, objectives):
+    done = sweep(objectives.by_name, {"x": [1, 3], "penalty": [0, 1]})
+    assert done.best.values == {"x": 3, "penalty": 0}
+    assert (done.best.directory / "called.txt").read_text() == "3 0"
+
+
+def test_a_function_of_a_notebook_may_take_values_by_name(sweep):
+    seen = []
+
+    def train(units, learning_rate, model_dir):
+        seen.append((units, learning_rate, model_dir.is_dir()))
+        return units * learning_rate
+
+    done = sweep(train, {"units": [8, 16], "learning_rate": {"low": 0.1, "high": 0.2, "step": 0.1}})
+    assert done.best.values == {"units": 8, "learning_rate": 0.1}
+    assert sorted(seen) == [(8, 0.1, True), (8, 0.2, True), (16, 0.1, True), (16, 0.2, True)]
+
+
+def test_a_function_may_take_any_values(sweep):
+    assert sweep(lambda **values: values["x"], {"x": [2, 1]}).best.values == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: 1, "takes (): let it take the values by name, (x, y, model_dir), or as (values, directory)"),
+        (lambda values: 1, "takes (values): let it take the values by name"),
+        (lambda x, model_dir: 1, "has no parameter 'y', which varies"),
+        (lambda x, yy: 1, "has no parameter 'y', which varies: did you mean 'yy'?"),
+        (lambda x, y, epochs: 1, "has a parameter 'epochs', which does not vary: give it a default value"),
+        (lambda x, y, path: 1, "has a parameter 'path', which does not vary"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_before_the_first_trial(sweep, tmp_path, function, message):
+    with pytest.raises(UsageError) as caught:
+        sweep(function, {"x": [1, 2], "y": [1, 2]})
+    assert message in str(caught.value)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_parameter_that_only_some_trials_have_needs_a_default(sweep):
+    space = {"kind": ["deep", "flat"], "depth": {"low": 2, "high": 3, "when": {"kind": "deep"}}}
+    with pytest.raises(UsageError, match="has a parameter 'depth', which some trials do not have"):
+        sweep(lambda kind, depth: 1, space)
+    assert len(sweep(lambda kind, depth=0: depth, space).trials) == 3
+
+
+# ---- what is usual ---------------------------------------------------------------------------------------------------
+def test_a_space_that_the_trials_cover_is_tried_once_each(sweep):
+    done = sweep(lambda x: x, {"x": [3, 1]})
+    assert sorted(trial.values["x"] for trial in done.trials) == [1, 3]
+    more = sweep(lambda x: x, {"x": [3, 1]}, trials=50)
+    assert len(more.trials) == 2
+
+
+def test_a_larger_space_is_searched_and_goes_on_as_it_began(sweep):
+    space = {"x": list(range(12))}
+    assert len(sweep(lambda x: x, space, trials=4).trials) == 4
+    more = sweep(lambda x: x, space, trials=14)  # a grid would end after 12
+    assert len(more.trials) == 14
+
+
+def test_a_line_says_how_much_is_left(sweep, objectives, capsys):
+    sweep(objectives.by_name, {"x": [1, 2, 3]}, verbose=True)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
+    assert re.search(r"\[\d of 3, about \d+ s left, best 4 \(trial 0\)\]$", lines[0])
+    assert re.search(r"\[3 of 3, best ", lines[-1])

@@ -46,6 +46,17 @@ def full_status():
     )
 
 
+def test_a_run_that_counts_epochs_has_places_in_epochs():
+    status = full_status()
+    status.epoch, status.epochs, status.steps_per_epoch = 14.0, 40, 100
+    lines = texts(status, 140)
+    assert lines[0].endswith("  35 %  1,400/4,000  epoch 14.00 of 40")
+    assert lines[2].split()[5:10] == ["best", "0.4", "at", "epoch", "2"]
+    assert lines[5].startswith("checkpoint epoch 10, 12 s ago")
+    status.checkpoint = 1010, None  # in an epoch
+    assert texts(status, 140)[5].startswith("checkpoint 1,010 ")
+
+
 def test_the_full_display():
     lines = texts(full_status(), 140)
     assert lines[0].endswith("  35 %  1,400/4,000  epoch 1.87")

@@ -10,6 +10,7 @@ from PIL import Image
 import everstep
 from everstep.cli.main import main
 from everstep.testing.problems import raises_problem
+from everstep.trained import models
 
 pytestmark = pytest.mark.backend
 
@@ -42,8 +43,8 @@ def test_a_run_as_one_object(trained, monkeypatch):
     assert run.history == history
     assert run.config["trainer"]["train_steps"] == run.record["step"]
     np.testing.assert_allclose(run.predict(X), model.predict(X, verbose=0), rtol=1e-5)
-    assert run.samples == []
-    for part in ("sides", "val_loss", "left, right", "exported weights"):
+    assert [sample["label"] for sample in run.samples] == Y[30:].tolist()
+    for part in ("sides", "val_loss", "left, right", f"exported weights of step {run.record['step']}: loss"):
         assert part in repr(run)
 
 
@@ -125,3 +126,9 @@ def test_samples_of_a_run(tmp_path):
     output = tmp_path / "out.csv"
     assert main(["predict", str(directory), "--input", str(tmp_path / "pictures"), "--output", str(output)]) == 0
     assert output.read_text().startswith("id,prediction,label,probability\n")
+
+
+def test_the_identity_of_an_object_is_no_size_of_a_model():
+    """Keras writes it into files of models that share layers: as large as an address in memory."""
+    config = {"config": {"units": 3, "layers": [{"rate": 7}]}, "shared_object_id": 139_685_229_199_824}
+    assert sorted(models._whole_numbers(config)) == [3, 7]

@@ -31,13 +31,14 @@ launch.py        `everstep launch`: its options and defaults (10 restarts); rest
                  `launch/supervisor.py`
 records.py       `everstep records`: writes and inspects TFRecord files
 generate.py      `everstep generate`: prompts, tokens, temperature; the defaults are the run's `task.generation`
-doctor.py        `everstep doctor`: backends, extras, disk
+doctor.py        `everstep doctor`: which backends are tried, extras, disk, the verdict
 
 main.py            runs the command line; "No such option", `--epochs 5` in place of `trainer.epochs=5`; exit codes
                    are in `run/exit_codes.py`
-commands.py        the table of commands, their order in `--help`; finds the one that was typed, or refuses it
-command.py         what the table knows of a command
+commands.py        the table of commands, their order in `--help`; finds the one that was typed, or says what to type
+command.py         what the table knows of a command: its heading, other words that people type for it
 sharding_table.py  the table of `everstep config --sharding`
+completion.py      what the tab key completes: experiments, keys with their values, runs, backends
 options.py         options of several commands, their spelling, help and defaults; one command's own are in its file
 resolving.py       from a command line to a configuration: which backend, `--seed`, `--limit-train`, `--import`;
                    unknown experiments, unexpected arguments

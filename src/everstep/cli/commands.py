@@ -93,7 +93,7 @@ _CORE = {
     ),
     "ui": Command(
         RUNS,
-        "Show runs in the browser: a live table, curves, comparisons.",
+        "Show runs in a browser: a live table, curves, reports.",
         "everstep.cli.ui",
         also_typed=words_for("everstep ui", "dashboard web open browse"),
     ),
@@ -123,7 +123,7 @@ _CORE = {
     ),
 }
 
-_RESUMES = "the same command or script again resumes its run: everstep train EXPERIMENT, or python train.py"
+_RESUMES = "The same command or script again resumes its run: everstep train EXPERIMENT, or python train.py"
 _STOPS = "Ctrl-C ends a run after a save, and so does kill with its process id"
 _NO_COMMANDS = {
     "fit": "everstep.fit(model, x, y) is a function for your script, which needs no command: python train.py",
@@ -131,9 +131,9 @@ _NO_COMMANDS = {
     **dict.fromkeys(("stop", "kill", "cancel", "pause"), _STOPS),
     "tensorboard": "TensorBoard has a command of its own: tensorboard --logdir runs",
     "mlflow": "MLflow has a command of its own: mlflow ui",
-    "version": "type: everstep --version",
-    "help": "type: everstep --help, or everstep train --help",
-    "completion": "type: everstep --install-completion",
+    "version": "Type: everstep --version",
+    "help": "Type: everstep --help, or everstep train --help",
+    "completion": "Type: everstep --install-completion",
 }
 """What to do instead, for words that no command is meant by."""
 
@@ -164,17 +164,17 @@ def groups() -> dict[str, dict[str, str]]:
 
 
 def instead_of(word: str) -> str:
-    """Returns what to do instead of a command that does not exist; empty if nobody can know."""
+    """Returns a sentence on what to do instead of a command that does not exist; empty if nobody can know."""
     if is_script(word):
-        return f"a script is run with Python: python {word}"
+        return f"A script is run with Python: python {word}"
     if word in _NO_COMMANDS:
         return _NO_COMMANDS[word]
     if meant := next((c.also_typed[word] for c in COMMANDS.values() if word in c.also_typed), ""):
-        return f"type: {meant}"
+        return f"Type: {meant}"
     if close := difflib.get_close_matches(word, COMMANDS):
-        return f"did you mean {' or '.join(map(repr, close))}?"
+        return f"Did you mean {' or '.join(map(repr, close))}?"
     # An experiment was named without the command.
-    return f"type: everstep train {word}" if "/" in word and not Path(word).exists() else ""
+    return f"Type: everstep train {word}" if "/" in word and not Path(word).exists() else ""
 
 
 class CommandInterrupted(Exception):
@@ -218,7 +218,7 @@ class LazyGroup(TyperGroup):
             raise UsageError(f"everstep {args[0]} belongs to {companion}, which this installation is without")
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             hint = instead_of(args[0])
-            raise UsageError(f"No such command {args[0]!r}{f'; {hint}' if hint else ''} (see: everstep --help)")
+            raise UsageError(f"No such command {args[0]!r}{f'. {hint}' if hint else ''} (see: everstep --help)")
         name, placeholder, rest = super().resolve_command(ctx, args)
         return name, load(name) if name in COMMANDS else placeholder, rest
 

@@ -14,6 +14,13 @@ Complete = Callable[[str], list[str]]
 """Returns the words that an incomplete one may become."""
 
 
+def backends(incomplete: str) -> list[str]:
+    """Returns the backends that are installed."""
+    from everstep.engine import backend
+
+    return [name for name in backend.installed() if name.startswith(incomplete)]
+
+
 def one_of(*words: str) -> Complete:
     """Returns what completes the name of an option's choice."""
 
@@ -57,8 +64,10 @@ def _shown(value: Any) -> str:
 
 def _is_a_value(context: typer.Context, incomplete: str) -> bool:
     """Returns whether a value is being typed; bash hands over `a.b=3` as three words."""
-    before = [word for word in context.params.get("overrides") or () if isinstance(word, str)]
-    return "=" in incomplete or (bool(before) and (before[-1] == "=" or "=" not in before[-1]))
+    words: list[str] = context.params.get("overrides") or []
+    *before, last = ["", "", *words]
+    is_key = bool(last) and "=" not in last and before[-1] != "="
+    return "=" in incomplete or last == "=" or is_key
 
 
 def runs(incomplete: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`everstep eval RUN --data`: a trained model on data from a file or a folder, without the program that trained it."""
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -70,23 +71,44 @@ def evaluate_on_data(
 
 def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Logs:
     with quiet():
-        from everstep import trained
-    predictor: Any = trained.predictor_of(found, checkpoint)
-    is_compiled = found.model is not None and trained.compile_as_saved(predictor.model, found.model)
-    size = trained.output_size(predictor.model)
+        from everstep.trained import (
+            LabelledBatches,
+            LabelledData,
+            compile_as_saved,
+            output_size,
+            predictor_of,
+            split_name,
+            write_samples,
+        )
+    predictor: Any = predictor_of(found, checkpoint)
+    is_compiled = found.model is not None and compile_as_saved(predictor.model, found.model)
+    size = output_size(predictor.model)
     classes = (found.record or {}).get("classes")
-    data = trained.LabelledData(request.data, predictor.specs, size, request.label, classes, request.resize)
+    data = LabelledData(request.data, predictor.specs, size, request.label, classes, request.resize)
     if data.class_names and not classes:
         numbered = ", ".join(f"{name} {number}" for number, name in enumerate(data.class_names))
         print(f"the record has no names of classes, so that they count in this order: {numbered}", file=sys.stderr)
-    batches = trained.LabelledBatches(predictor, data, request.batch_size)
-    split, logs = trained.split_name(request.data), trained.evaluate_on(batches) if is_compiled else {}
+    batches = LabelledBatches(predictor, data, request.batch_size)
+    split, logs = split_name(request.data), _compiled_logs(batches) if is_compiled else {}
     if request.samples is None:
-        return logs or trained.write_samples(batches, None, split)
+        return logs or write_samples(batches, None, split)
     directory = found.directory or Path()
-    means = trained.write_samples(batches, directory / "reports", split, request.samples)
+    means = write_samples(batches, directory / "reports", split, request.samples)
     print(f"{min(request.samples, len(data.labels))} samples in {report.write([directory])}", file=sys.stderr)
     return logs or means
+
+
+def _compiled_logs(batches: Any) -> Logs:
+    """Returns the loss and the metrics of a compiled model, computed as they are at the end of an epoch."""
+    from everstep.experiment_config import ExperimentConfig
+    from everstep.loop import create_trainer
+    from everstep.task import CompiledTask, TaskConfig
+
+    task = CompiledTask(batches.predictor.model, validation_data=batches.stream())
+    with contextlib.closing(
+        create_trainer(ExperimentConfig(task=TaskConfig()), task, train=False, evaluate=True)
+    ) as found:
+        return dict(found.evaluate())
 
 
 def require_experiment(directory: Path, stored: str, given: Sequence[str]) -> None:

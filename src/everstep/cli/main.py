@@ -74,16 +74,16 @@ def _as_raised(error: BaseException, words: Sequence[str]) -> BaseException:
     found = spell().rstrip(".")
     if option := getattr(error, "option_name", None) or "":
         declined = next((why for spelling in _spellings() if (why := spelling.why_declined(option))), "")
-        hint = declined or key_instead_of(option, words) or _options_like(option, error)
+        hint = declined or _options_like(option, error) or key_instead_of(option, words)
         found = f"No such option: {option}{f'; {hint}' if hint else ''}"
-    elif hasattr(error, "param_type") and (example := _example(context)):  # an argument or an option is missing
+    elif (hasattr(error, "param_type") or "unexpected extra argument" in found) and (example := _example(context)):
         found = f"{found}; {example}"
     return UsageError(f"{found} (see: {path} --help)")
 
 
 def _options_like(option: str, error: Any) -> str:
     """Returns a question with the options that the parser found to be like an unknown one."""
-    close = difflib.get_close_matches(option, getattr(error, "possibilities", None) or [], cutoff=0.7)
+    close = difflib.get_close_matches(option, getattr(error, "possibilities", None) or [], cutoff=0.85)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 

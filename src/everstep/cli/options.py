@@ -13,8 +13,6 @@ from everstep.cli import completion
 from everstep.cli.command import refuse_script
 from everstep.errors import UsageError
 
-_BACKENDS = completion.one_of("tensorflow", "jax", "torch")
-
 Experiment = Annotated[
     str | None,
     typer.Argument(metavar="EXPERIMENT", help="A registered name: mnist/local.", autocompletion=completion.experiments),
@@ -51,7 +49,7 @@ ParamsOverride = Annotated[
 ]
 Backend = Annotated[
     str | None,
-    typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch.", autocompletion=_BACKENDS),
+    typer.Option("--backend", metavar="NAME", help="tensorflow, jax or torch.", autocompletion=completion.backends),
 ]
 Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Sets runtime.seed.")]
 LimitTrain = Annotated[
@@ -101,7 +99,7 @@ ProjectBackend = Annotated[
         "--backend",
         metavar="NAME",
         help="tensorflow, jax or torch; by default $KERAS_BACKEND.",
-        autocompletion=_BACKENDS,
+        autocompletion=completion.backends,
     ),
 ]
 Project = Annotated[

@@ -54,7 +54,7 @@ def ui(
     port: Port = None,
     tensorboard_port: TensorBoardPort = None,
 ) -> None:
-    """Show runs in the browser: a live table, curves, comparisons, reports.
+    """Show runs in a browser: a live table, curves, reports.
 
     Prints the address of the page, which only reads. It links to MLflow, where runs are tracked in its database, and to
     TensorBoard; their addresses follow once they answer. Ctrl-C ends all. Only this machine can reach them, unless

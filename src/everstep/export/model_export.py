@@ -157,7 +157,7 @@ _WRITTEN_BY_KERAS = {
     "onnx": "Keras writes it: keras.saving.load_model('model.keras').export('model.onnx', format='onnx')",
     "openvino": "Keras writes it: keras.saving.load_model('model.keras').export('model', format='openvino')",
     "h5": "Keras writes it: keras.saving.load_model('model.keras').save('model.h5'); the format in use is 'keras'",
-    "tflite": "TensorFlow writes it: tf.lite.TFLiteConverter.from_saved_model('saved_model')",
+    "tflite": "Keras writes it: keras.saving.load_model('model.keras').export('model.tflite', format='litert')",
 }
 """How to get files in formats that are not written here, because nothing compares them with the model."""
 

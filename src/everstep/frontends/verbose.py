@@ -1,9 +1,9 @@
 """`verbose`, which means the same in every entry point.
 
-| `verbose` | printed to standard error |
+| `verbose` | printed to standard error, in a notebook below the cell |
 |---|---|
 | 0, False | nothing; warnings only reach handlers that the program has set up |
-| 1, True, "auto" | progress and warnings |
+| 1, True, "auto" | progress, in a notebook as a table that is replaced in place, and warnings |
 | 2 | one line per epoch and warnings, for log files |
 """
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         write,
     )
     from everstep.report.notebook_views import (
-        comparison_html,
         history_html,
         run_html,
         show_report,

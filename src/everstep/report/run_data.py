@@ -28,6 +28,7 @@ from everstep.run import (
     read_final_weights,
     record,
     results_file,
+    runs_like,
     stopped_early,
     tag_words,
 )
@@ -464,7 +465,8 @@ def _read_run(directory: Path, name: str) -> RunData:
     splits = read_splits(directory / "reports")
     curves = read_curves(directory / "history.csv", known)
     if known is None and not splits and not curves:
-        raise UsageError("contains neither run.json nor an evaluation", key="RUN", received=str(directory))
+        reason = "contains neither run.json nor an evaluation"
+        raise UsageError(reason, key="RUN", received=str(directory), remedy=runs_like(directory))
     final, config = read_final_weights(known, directory), read_config(directory)
     run = RunData(name, known, curves, splits, config, read_export(directory), read_notes(directory), final)
     if not curves and not splits and not run.figures():

@@ -99,10 +99,11 @@ class RunsFolder:
 
 def _row(name: str, run: Overview) -> dict[str, Any]:
     record: Mapping[str, Any] = run.record or {"experiment": None, "backend": None, "attempts": [], "metrics": {}}
-    attempts, left = record["attempts"], run.seconds_left
+    attempts, state = record["attempts"], run.state
+    left = run.seconds_left if state == "running" else None  # it asks for the state again
     return {
         "name": name,
-        "state": run.state,
+        "state": state,
         "step": run.step,
         "total": run.train_steps,
         "left": None if left is None else round(left),

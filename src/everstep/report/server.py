@@ -37,7 +37,7 @@ from everstep.report.runs_folder import RunsFolder
 MOST_RUNS = 50
 """How many runs one request may name."""
 
-_SCRIPTS = ("dom.js", "format.js", "charts.js", "lines.js", "curves.js", "runs_table.js", "runs_chosen.js", "runs.js")
+SCRIPTS = ("dom.js", "format.js", "charts.js", "lines.js", "curves.js", "runs_table.js", "runs_chosen.js", "runs.js")
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -80,8 +80,7 @@ class RunsServer:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a browser keeps its connections open
+    block_on_close = False  # one who does not read his answer must not delay the end
 
 
 class _Server6(_Server):
@@ -118,7 +117,6 @@ def _is_loopback(host: str) -> bool:
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "everstep", ""
     timeout = 60
 
@@ -183,4 +181,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @functools.cache
 def page(root: str) -> str:
     """Returns the page."""
-    return html("Runs", {"root": root}, _SCRIPTS, ("page.css", "runs.css"), connects=True)
+    return html("Runs", {"root": root}, SCRIPTS, ("page.css", "runs.css"), connects=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep import redaction
+from everstep import redaction, storage
 
 VARIABLE = "EVERSTEP_REDIRECTED_RUN"
 """The environment variable with the directory."""
@@ -92,10 +92,11 @@ def program_run(model_dir: str | Path) -> ProgramRun:
     return ProgramRun(elsewhere.place(str(model_dir), number), number, seed)
 
 
-def directory_of(model_dir: str | Path) -> str | Path:
+def directory_of(model_dir: storage.PathLike) -> str:
     """Returns where the run is that this process has started in `model_dir`; any other directory is itself."""
-    elsewhere, number = redirection(), _numbers.get(str(model_dir))
-    return model_dir if elsewhere is None or number is None else elsewhere.place(str(model_dir), number)
+    name, elsewhere = os.fspath(model_dir), redirection()
+    number = _numbers.get(name)
+    return name if elsewhere is None or number is None else elsewhere.place(name, number)
 
 
 def redirection(environment: Mapping[str, str] = os.environ) -> Redirection | None:

@@ -45,7 +45,7 @@ DATA = "data"
 _MOST_CHANGES = 5
 """How many changes a message shows."""
 
-_MANY_KEYS = 3
+_MANY_KEYS = 4
 """So many keys of one section are allowed together."""
 
 FILES, FIRST_BATCH = "files", "first_batch"

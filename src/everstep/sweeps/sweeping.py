@@ -3,8 +3,8 @@
 import collections
 import contextlib
 import dataclasses
+import datetime
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from everstep import redaction, storage
 from everstep.errors import TrainingError, UsageError
+from everstep.notebook import people_stream
 from everstep.run import Interrupted, signals_handled
 from everstep.sweeps import FILE, PAGE, page
 from everstep.sweeps.definition import Definition, require_same
@@ -356,7 +357,7 @@ def run_local(
       TrainingError: Trial after trial failed.
       SweepInterrupted: A stop was requested; all trials have saved their state.
     """
-    progress = _SweepProgress(study, verbose)
+    progress = _SweepProgress(study, verbose, workers)
     progress.show()
     was_done = study.is_done()
     if not was_done and function is not None:
@@ -426,14 +427,16 @@ class _SweepProgress:
     Args:
       study: The sweep.
       verbose: Whether to print.
+      workers: How many trials run at the same time.
     """
 
-    def __init__(self, study: SweepStudy, verbose: bool) -> None:
+    def __init__(self, study: SweepStudy, verbose: bool, workers: int = 1) -> None:
         self._study, self._verbose = study, verbose
         self._shown: set[int] | None = None
         self._failed, self._last_failure, self._useful = 0, "", 0
         self._failed_before = 0
-        self._begin, self._ended_here = time.monotonic(), 0
+        self._workers = workers
+        self._seconds: list[float] = []  # of each trial that has ended since
 
     def show(self) -> bool:
         """Prints trials that have ended since the last call; returns whether there are any."""
@@ -447,7 +450,7 @@ class _SweepProgress:
             return False
         new = [trial for trial in trials if trial.number not in self._shown]
         self._shown |= {trial.number for trial in new}
-        self._ended_here += len(new)
+        self._seconds += [trial.duration.total_seconds() for trial in new if trial.duration is not None]
         self._count(new)
         for trial in new if self._verbose else ():
             _say(self._line(trial, sum(CONTINUES not in one.user_attrs for one in trials)))
@@ -475,11 +478,15 @@ class _SweepProgress:
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{counted}{best}]")
 
     def _time_left(self, done: int) -> str:
-        """Returns how long the other trials will take, at the pace of those that this command has seen end."""
+        """Returns how long the other trials will take, if they take as long as those that this command has seen."""
         left = self._study.wanted - done
-        if left <= 0 or not self._ended_here:
+        if left <= 0 or not self._seconds:
             return ""
-        return f", about {clock_time(left * (time.monotonic() - self._begin) / self._ended_here)} left"
+        mean = sum(self._seconds) / len(self._seconds)
+        now = datetime.datetime.now()  # as Optuna has it, without a time zone
+        running = [trial for trial in self._study.trials() if trial.state.name == "RUNNING" and trial.datetime_start]
+        spent = sum(min(mean, (now - trial.datetime_start).total_seconds()) for trial in running)
+        return f", about {clock_time((left * mean - spent) / self._workers)} left"
 
     def is_hopeless(self) -> bool:
         """Returns whether every trial so far has failed, some of them now: earlier ones may have had another cause."""
@@ -499,4 +506,4 @@ class _SweepProgress:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=people_stream(), flush=True)

@@ -9,7 +9,7 @@ models.py      loads `.keras` files and SavedModels without running their code: 
 inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompressed); which column or array is which
                input, the types in which a table's columns are read, ids, NaN, `--without`, `--resize`
 labelled.py    data with labels: which array, column or folder is the label, names of classes as numbers
-evaluating.py  a model on data with labels: the loss and the metrics that it was compiled with, and sample by sample
+evaluating.py  a model on data with labels: its batches, one-hot labels, several outputs; sample by sample
 predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
 outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
                regression; an existing file is refused
@@ -24,7 +24,6 @@ from everstep.doors import lazy_names
 if TYPE_CHECKING:
     from everstep.trained.evaluating import (
         LabelledBatches,
-        evaluate_on,
         output_size,
         split_name,
         write_samples,

@@ -1,9 +1,4 @@
-"""Evaluates a trained model on data with labels: its own loss and metrics, and sample by sample.
-
-    logs = evaluate_on(predictor, data)          # {"loss": 0.3, "accuracy": 0.9}
-
-The loss and the metrics are those that the model was compiled with, which its `.keras` file has.
-"""
+"""A trained model on data with labels: the batches as the model takes them, and its evaluation sample by sample."""
 
 import dataclasses
 import tempfile
@@ -58,15 +53,6 @@ class LabelledBatches:
     def stream(self) -> Stream:
         """Returns them as a stream, from the start."""
         return make_stream(self, DataConfig(is_training=False), training=False, seed=0)
-
-
-def evaluate_on(batches: LabelledBatches) -> Logs:
-    """Returns the loss and the metrics of a compiled model; nothing is drawn at random."""
-    model, logs = batches.predictor.model, {}
-    model.reset_metrics()
-    for x, y in batches:
-        logs = model.test_on_batch(x, y, return_dict=True)
-    return {name: float(np.asarray(keras.ops.convert_to_numpy(value))) for name, value in logs.items()}
 
 
 def write_samples(

@@ -137,9 +137,7 @@ def _find_in_directory(path: Path) -> Found:
     if (path / "run.json").is_file():
         return Found(model, path, read(path))
     if model is None:
-        below = Path("runs", path)
-        meant = f"did you mean {str(below)!r}?" if (below / "run.json").is_file() else ""
-        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path), remedy=meant)
+        raise UsageError("contains neither run.json nor model.keras", key="RUN", received=str(path))
     return Found(model)
 
 

@@ -13,7 +13,7 @@ from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.config import load_file
 from everstep.data.formats import read_parquet
 from everstep.errors import UsageError, renamed_keys
-from everstep.run import Record, choose, loop_directory
+from everstep.run import Record, choose, loop_directory, read_final_weights
 from everstep.tracking import SIDE_FIGURES, bare, of_validation, read_history
 from everstep.trained.finding import Found, find, local_run
 from everstep.trained.models import load_keras, load_run_checkpoint
@@ -150,14 +150,18 @@ class TrainedRun:
 
     def __repr__(self) -> str:
         record = self.record
-        last = {name: values[-1] for name, values in self.history.items() if values}
-        figures = [f"{name} {value:.4g}" for name, value in last.items()]
+        exported = read_final_weights(record, self.path)
+        step = record["step"] if exported is None else exported.step
+        if self.weights != EXPORTED:
+            step = int(self.weights.rpartition(",")[2])
+        until = {name: [value for at, value in points if at <= step] for name, points in _logged(self.path).items()}
+        figures = [f"{name} {values[-1]:.4g}" for name, values in until.items() if values]
         place = f"epoch {record['epoch']} (step {record['step']})" if record["epoch"] else f"step {record['step']}"
-        parts = [f"{record['status']} at {place}", *figures]
+        kind = EXPORTED if self.weights == EXPORTED else "saved"
+        parts = [f"{record['status']} at {place}", f"{kind} weights of step {step}: {', '.join(figures)}"]
         if classes := self.classes:
             shown = f"{', '.join(classes[:6])}{', …' if len(classes) > 6 else ''}"
             parts.append(f"{len(classes)} classes: {shown}")
-        parts.append("exported weights" if self.weights == EXPORTED else f"weights of step {self.weights}")
         return f"<{type(self).__name__} {str(self.path)!r}: {'; '.join(parts)}>"
 
 
@@ -195,8 +199,9 @@ def _best(found: Found, directory: Path, record: Record) -> str:
         return choose(directory, "best").name
     except UsageError as error:
         unknown = error
-    final = (record.get("final_weights") or {}).get("step", record["step"])
-    if found.model is not None and final != record["step"]:
+    restored = read_final_weights(record, directory)
+    final = record["step"] if restored is None else restored.step
+    if found.model is not None and restored is not None:
         return EXPORTED  # training has restored its best ones
     points = [(value, step) for step, value in _logged(directory).get("val_loss", []) if not math.isnan(value)]
     if not points:

@@ -326,7 +326,8 @@ def _require_modest_size(config: Mapping[str, Any], path: Path) -> None:
 
 def _whole_numbers(value: Any) -> Iterator[int]:
     if isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
+        sizes = {k: v for k, v in value.items() if k != "shared_object_id"} if isinstance(value, Mapping) else {}
+        for each in sizes.values() if isinstance(value, Mapping) else value:
             yield from _whole_numbers(each)
     elif isinstance(value, int) and not isinstance(value, bool):
         yield abs(value)

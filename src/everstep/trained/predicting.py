@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
@@ -13,6 +12,8 @@ import numpy as np
 
 from everstep import storage
 from everstep.errors import NOTHING, UsageError, kind_of, renamed_keys
+from everstep.notebook import people_stream
+from everstep.run import directory_of
 from everstep.trained.finding import Found, local_run, opened
 from everstep.trained.inputs import InputSource, Spec, open_input
 from everstep.trained.models import KerasPredictor, SavedModelPredictor, load_keras, load_run_checkpoint
@@ -97,7 +98,7 @@ def _open_predictor(run_or_model: Any, checkpoint: str | int | None) -> Iterator
             )
         yield KerasPredictor(run_or_model)
     elif isinstance(run_or_model, str | os.PathLike):
-        name = local_run(os.fspath(run_or_model), None if checkpoint is None else str(checkpoint))
+        name = local_run(directory_of(run_or_model), None if checkpoint is None else str(checkpoint))
         with opened(name) as found:
             yield predictor_of(found, checkpoint)
     else:
@@ -231,7 +232,7 @@ class PredictProgress:
         self, total: int | None, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total, self._clock = total, clock
-        self._out: TextIO | None = sys.stderr if out is None else out
+        self._out: TextIO | None = people_stream() if out is None else out
         self._live = self._out is not None and self._out.isatty()
         self._every = _REDRAW_SECONDS if self._live else _LOG_SECONDS
         self._began = self._last = clock()

@@ -35,21 +35,22 @@ def other_model():
 
 
 @pytest.mark.parametrize(
-    ("changes", "data", "keys"),
+    ("changes", "data", "keys", "fits"),
     [
-        ({}, (X + 1, Y), {"data"}),
-        ({"seed": 4}, (X, Y), {"seed"}),
-        ({"loss": "mse", "metrics": None}, (X, Y), {"loss"}),
-        ({"optimizer": "sgd"}, (X, Y), {"optimizer"}),
-        ({"build_model_func": other_model}, (X, Y), {"model"}),
+        ({}, (X + 1, Y), {"data"}, True),
+        ({"seed": 4}, (X, Y), {"seed"}, True),
+        ({"loss": "mse", "metrics": None}, (X, Y), {"loss"}, True),
+        ({"optimizer": "sgd"}, (X, Y), {"optimizer"}, False),
+        ({"build_model_func": other_model}, (X, Y), {"model"}, False),
     ],
 )
-def test_refused_changes(job, changes, data, keys):
-    """By the arguments, which `allow_change` takes."""
+def test_refused_changes(job, changes, data, keys, fits):
+    """By the arguments, which `allow_change` takes; it is advised where the checkpoint can be loaded then."""
     with pytest.raises(ChangeRefused) as refused:
         training_job(job, **changes).run_train(data, (X, Y), 2, steps_per_epoch=2)
     assert {key.partition(".")[0] for key in refused.value.keys} == keys
-    assert "allow_change=" in str(refused.value.problems[-1])
+    assert ("allow_change=" in str(refused.value.problems[-1])) is fits
+    assert "use another directory" in str(refused.value.problems[-1])
     assert not [part for part in FOREIGN if part in str(refused.value)]
 
 

@@ -163,7 +163,7 @@ def test_what_a_job_prints(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert not [line for line in lines if "Total params" in line or "step:" in line]
     assert lines[0] == f"model: {training.model.name}, layers: 2, 10 parameters, 10 of them trainable"
-    assert "plan: epochs 0 to 2 of 2 steps, evaluate every epoch, save every epoch" in lines
+    assert "plan: epochs 1 to 2 of 2 steps, evaluate every epoch, save every epoch" in lines
     kinds = [tuple(line.split(" | ")[:2]) for line in lines if " | " in line]
     assert kinds == [(kind, f"epoch: {n}/2") for n in (1, 2) for kind in ("train", " eval")]
     artifacts = f"artifacts in {tmp_path}/artifacts: {SERVED}, history.csv"

@@ -8,7 +8,6 @@ also the first one to be deleted.
 import contextlib
 import hashlib
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from everstep.checkpoint.remote.layout import OWN, completing_files
 from everstep.checkpoint.remote.store import Absent, Store, StoreError, brief, fingerprint, is_confirmed, version
 from everstep.checkpoint.remote.urls import checked, join, known_schemes, scheme_of
 from everstep.errors import TrainingError, UsageError
+from everstep.notebook import people_stream
 from everstep.storage import PathLike, is_temporary
 
 _WILDCARDS = "*?["
@@ -164,7 +164,7 @@ def _size(count: int) -> str:
 
 def _print(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(redaction.text(line), file=sys.stderr, flush=True)
+        print(redaction.text(line), file=people_stream(), flush=True)
 
 
 _PROBE = ".everstep-probe"

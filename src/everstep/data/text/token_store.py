@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from everstep.data.formats.numpy_files import NumpyFile
 from everstep.data.records import Records
 from everstep.data.text.documents import DocumentReader
 from everstep.errors import UsageError
+from everstep.notebook import people_stream
 
 _VERSION = 1  # of the format, and of how documents become tokens
 _ROWS = 1024  # tokenized at once
@@ -154,4 +154,4 @@ class _Progress:
 
 def _print(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(redaction.text(line), file=sys.stderr, flush=True)
+        print(redaction.text(line), file=people_stream(), flush=True)

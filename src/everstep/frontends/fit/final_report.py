@@ -6,7 +6,6 @@ its record. A finished run that is called again does what a kill has left undone
 
 import copy
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -39,18 +38,10 @@ class FinalReport:
       validation: The validation data before it was read; None if there is none.
       steps: How many batches of it are evaluated; None for all.
       wanted: `report` of `fit`: None where it takes seconds, True always, False never.
-      classes: The names of the classes, by number; None where they are not known.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        validation: Stream | None,
-        steps: int | None,
-        wanted: bool | None,
-        classes: Sequence[str] | None = None,
-    ) -> None:
-        self._model, self._steps, self._classes = model, steps, classes
+    def __init__(self, model: keras.Model, validation: Stream | None, steps: int | None, wanted: bool | None) -> None:
+        self._model, self._steps = model, steps
         self._is_wanted = validation is not None if wanted is None else wanted
         self._takes_any_time = bool(wanted)
         self._validation = None if validation is None or not self._is_wanted else copy.copy(validation)
@@ -71,7 +62,7 @@ class FinalReport:
             self._why_not = f"that would take about {seconds:.0f} s; fit(…, report=True) adds them, also to this run"
             return
         try:
-            self._write_samples(run.directory / "reports")
+            self._write_samples(run)
         except UsageError as error:
             self._why_not = error.reason
         except Exception as error:  # the model's own code, and the data, may fail in any way
@@ -104,12 +95,12 @@ class FinalReport:
         stream: Stream = copy.copy(self._validation)  # type: ignore[assignment]
         return stream
 
-    def _write_samples(self, folder: Path) -> None:
+    def _write_samples(self, run: Run) -> None:
         """Evaluates with the exported weights; nothing is drawn, and nothing in the model changes."""
-        opened = self._opened()
+        opened, folder, classes = self._opened(), run.directory / "reports", run.record.get("classes")
         batches = opened if self._steps is None else LimitedStream(opened, self._steps)
         with random_state.untouched(), unchanged(_states(self._model)), evaluated_weights(self._model.optimizer):
-            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT, classes=self._classes)
+            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT, classes=classes)
 
 
 def _states(model: keras.Model) -> list[keras.Variable]:

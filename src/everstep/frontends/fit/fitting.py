@@ -48,9 +48,9 @@ from everstep.frontends import (
     verbosity,
 )
 from everstep.frontends.fit.best_epoch import best_epoch
+from everstep.frontends.fit.class_names import ClassNames
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
-from everstep.frontends.fit.labels import ClassNames
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.frontends.fit.tracking import tracking_config
@@ -249,8 +249,7 @@ def fit(
             shuffle=shuffle,
             class_weight=weights,
         )
-        is_reported = report if model_dir else False
-        final = FinalReport(model, validation, counts.evaluation_steps, is_reported, classes.names or None)
+        final = FinalReport(model, validation, counts.evaluation_steps, report if model_dir else False)
 
         def finish(history: keras.callbacks.History) -> None:
             if model_dir and current_gang().is_first:

@@ -1,6 +1,6 @@
 // The live page: asks the server for the table every few seconds, and for the curves of ticked runs when they move.
 
-const PAUSE = 2000; // milliseconds
+const PAUSE = 2000, PATIENCE = 15000; // milliseconds
 const MOST_CHOSEN = COLOURS;
 const FIRST_CHOSEN = 3;
 
@@ -20,13 +20,13 @@ const pulse = element("span", { class: "pulse", role: "status" }, "live");
 const elsewhere = element("span", { class: "elsewhere" });
 const size = element("span", { class: "muted", role: "status" });
 const below = element("div"), compared = element("div");
-const search = element("input", { type: "search", placeholder: "name, state, experiment …", oninput: () => { words = search.value; remember(); showTable(); } });
+const search = element("input", { type: "search", size: 26, placeholder: "name, state, experiment …", oninput: () => { words = search.value; remember(); showTable(); } });
 const untick = button("Untick all", () => { chosen.clear(); remember(); showTable(); showChosen(); });
 
 // Asks; an answer that is as before comes without its content.
 async function ask(address) {
   const before = answers.get(address);
-  const answer = await fetch(address, { cache: "no-store", headers: before ? { "If-None-Match": before.tag } : {} });
+  const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE), headers: before ? { "If-None-Match": before.tag } : {} });
   if (answer.status === 304) return before.value;
   if (!answer.ok) throw new Error((await answer.text()).trim());
   const value = await answer.json();
@@ -109,7 +109,7 @@ async function look() {
     pulse.textContent = "live";
   } catch (error) {
     pulse.className = "pulse lost";
-    pulse.textContent = error instanceof TypeError ? "not connected: everstep ui has ended" : String(error.message || error);
+    pulse.textContent = error instanceof TypeError || error.name === "TimeoutError" ? "not connected: everstep ui has ended" : String(error.message || error);
   }
   setTimeout(look, Math.max(PAUSE, 3 * (Date.now() - begin)));
 }

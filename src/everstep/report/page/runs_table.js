@@ -18,7 +18,7 @@ function columnsOfRuns(runs) {
     { key: "progress", title: "steps", value: (run) => run.step, cell: progressCell },
     { key: "seen", title: "active", value: (run) => run.seen, cell: (run) => ago(run.seen) },
     ...metricColumns(runs).map((name) => ({
-      key: name, title: metricTitle(name), metric: name,
+      key: name, title: metricTitle(name), metric: name, better: runs.find((run) => name in run.metrics).metrics[name].better,
       value: (run) => (name in run.metrics ? run.metrics[name].value : null),
       cell: (run) => (name in run.metrics ? number(run.metrics[name].value) : MISSING),
     })),
@@ -91,8 +91,8 @@ class RunsTable {
   show(runs, words) {
     const columns = columnsOfRuns(runs);
     const shown = ordered(runs.filter((run) => passes(run, words)), columns, this.sorting);
-    const layout = JSON.stringify([columns.map((column) => column.key), this.sorting]);
-    if (layout !== this.layout) this.paintHead(columns);
+    const layout = columns.map((column) => column.key).join("\n"), head = JSON.stringify([layout, this.sorting]);
+    if (head !== this.shownHead) this.paintHead(columns);
     const bests = new Map(columns.filter((column) => column.metric).map((column) => [column.key, best(shown, column)]));
     const kept = new Map();
     for (const run of shown) {
@@ -100,7 +100,7 @@ class RunsTable {
       const before = this.lines.get(run.name);
       kept.set(run.name, before && before.stamp === stamp ? before : { stamp, row: this.row(run, columns, bests) });
     }
-    this.layout = layout;
+    this.shownHead = head;
     this.lines = kept;
     const rows = [...kept.values()].map((line) => line.row);
     if (rows.length !== this.body.children.length || rows.some((row, place) => row !== this.body.children[place])) this.replace(rows);
@@ -118,7 +118,7 @@ class RunsTable {
   paintHead(columns) {
     const sort = (column) => {
       const same = this.sorting.key === column.key;
-      this.sorting.descending = same ? !this.sorting.descending : !column.text;
+      this.sorting.descending = same ? !this.sorting.descending : !column.text && column.better !== "lower"; // the best first
       this.sorting.key = column.key;
       this.changed();
       this.head.querySelectorAll("button")[columns.indexOf(column)].focus();
@@ -147,9 +147,8 @@ class RunsTable {
 // The best value of a column, where it is known which values are good and more than one run has one.
 function best(runs, column) {
   const known = runs.filter((run) => column.value(run) !== null && column.value(run) !== undefined);
-  const better = known.length > 1 && known[0].metrics[column.metric].better;
-  if (!better) return null;
-  const pick = better === "higher" ? (a, b) => Math.max(a, b) : (a, b) => Math.min(a, b);
+  if (known.length < 2 || !column.better) return null;
+  const pick = column.better === "higher" ? (a, b) => Math.max(a, b) : (a, b) => Math.min(a, b);
   return known.map((run) => column.value(run)).reduce(pick);
 }
 

@@ -1,4 +1,4 @@
-"""`everstep ui`: both pages answer, on this machine only, and end together."""
+"""`everstep ui`: its own page at once, MLflow and TensorBoard where there is something to show; they end together."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from everstep.projects.commands import ui
+from everstep.cli import ui
 from everstep.projects.project_tracking import tracking_uri
 from everstep.testing.servers.proxy import free_port
 from everstep.tracking.mlflow import create_database, default_uri
@@ -37,23 +37,37 @@ def is_closed(port):
 
 
 @pytest.mark.full
-def test_both_pages_answer_and_end_together(tmp_path):
-    ports = free_port(), free_port()
+def test_all_pages_answer_and_end_together(tmp_path):
+    ports = free_port(), free_port(), free_port()
     create_database(tmp_path / "mlflow.db")
-    command = [sys.executable, "-m", "everstep", "ui", "--port", str(ports[0]), "--tensorboard-port", str(ports[1])]
+    flags = zip(("--page-port", "--port", "--tensorboard-port"), map(str, ports), strict=True)
+    command = [sys.executable, "-m", "everstep", "ui", *(word for pair in flags for word in pair)]
     process = subprocess.Popen(command, cwd=project(tmp_path), stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
-        lines = [process.stdout.readline(), process.stdout.readline()]
-        assert [line.split() for line in lines] == [
-            ["MLflow", f"http://127.0.0.1:{ports[0]}"],
-            ["TensorBoard", f"http://127.0.0.1:{ports[1]}"],
-        ]
+        lines = [process.stdout.readline().split()[:2] for _ in ports]
+        names = ("runs", "MLflow", "TensorBoard")
+        assert lines[0][0] == "runs", "the own page needs nothing that takes long to start"
+        assert dict(lines) == {name: f"http://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
         assert all(map(answers, ports))
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(300) == 0
         process.stdout.close()
     assert all(map(is_closed, ports))
+
+
+def test_without_a_project_and_without_runs(tmp_path):
+    """The page is there before the first run; nothing else is started."""
+    command = [sys.executable, "-m", "everstep", "ui", "--page-port", str(port := free_port())]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline().split()[:2] == ["runs", f"http://127.0.0.1:{port}"]
+        assert answers(port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=300)[0]
+    assert "nothing is tracked yet" in rest
+    assert "TensorBoard" not in rest
 
 
 def test_a_port_that_is_taken_is_named(everstep, tmp_path, monkeypatch):
@@ -65,10 +79,19 @@ def test_a_port_that_is_taken_is_named(everstep, tmp_path, monkeypatch):
     assert f"--port: 127.0.0.1:{port} cannot be used" in done.err
 
 
-def test_outside_a_project(everstep):
-    done = everstep("ui")
+def test_a_folder_that_does_not_exist(everstep, tmp_path):
+    done = everstep("ui", "--project", str(tmp_path / "none"))
     assert done.code == 2
-    assert "no project in" in done.err
+    assert "is no folder" in done.err
+
+
+def test_the_runs_around_this_folder(everstep, tmp_path, monkeypatch):
+    monkeypatch.setattr(ui, "_watch", lambda *args: None)
+    inside = project(tmp_path / "pages") / "src"
+    inside.mkdir()
+    for folder in (inside, tmp_path / "pages", tmp_path / "pages" / "runs"):
+        monkeypatch.chdir(folder)
+        assert f"(those below {tmp_path / 'pages' / 'runs'})" in everstep("ui", "--page-port", str(free_port())).out
 
 
 def test_the_pages_create_no_store(everstep, tmp_path, monkeypatch):
@@ -85,25 +108,29 @@ def test_the_pages_create_no_store(everstep, tmp_path, monkeypatch):
         def __exit__(self, *error):
             pass
 
-        def wait(self, address, stops):
-            stops.append(signal.SIGINT)
-
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(ui, "_Server", Server)
+    monkeypatch.setattr(ui, "_watch", lambda *args: None)
     (tmp_path / "plain" / "runs").mkdir(parents=True)
     for root in (project(tmp_path / "pages"), tmp_path / "plain"):
-        done = everstep(
-            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
-        )
+        ports = [word for flag in ("--port", "--tensorboard-port") for word in (flag, str(free_port()))]
+        done = everstep("ui", "--project", str(root), *ports)
         assert done.code == 0
         assert f"nothing is tracked yet: the first tracked run creates {root / 'mlflow.db'}" in done.out
         assert not list(root.rglob("*.db"))
         (root / "mlflow.db").touch()
-        done = everstep(
-            "ui", "--project", str(root), "--port", str(free_port()), "--tensorboard-port", str(free_port())
-        )
-        assert done.code == 0
+        assert everstep("ui", "--project", str(root), *ports).code == 0
     assert opened == ["TensorBoard", "MLflow", "TensorBoard"] * 2
+
+
+def test_a_tracking_server_is_only_a_link(everstep, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://someone:secret@mlflow.example:5000")
+    links = []
+    monkeypatch.setattr(ui, "_watch", lambda starting, found, stops: links.append(dict(found)))
+    done = everstep("ui", "--project", str(tmp_path))
+    assert "mlflow.example" in done.out
+    assert links[0].keys() == {"MLflow"}
+    assert "secret" not in done.out + links[0]["MLflow"]
 
 
 def test_every_entry_point_has_the_same_store(tmp_path, monkeypatch):
