@@ -75,11 +75,11 @@ def _component(package: Distribution) -> dict[str, Any]:
         "version": package.version,
         "purl": purl(package),
     }
-    if data["Summary"]:
+    if data.get("Summary"):
         component["description"] = data["Summary"]
-    if expression := data["License-Expression"]:
+    if expression := data.get("License-Expression"):
         component["licenses"] = [{"expression": expression}]
-    elif (text := data["License"]) and "\n" not in text and text != "UNKNOWN":  # older ones hold the whole text
+    elif (text := data.get("License")) and "\n" not in text and text != "UNKNOWN":  # older ones hold the whole text
         component["licenses"] = [{"license": {"name": text}}]
     return component
 
