@@ -22,8 +22,8 @@ runs_watch.py    `everstep runs watch`: how often it looks, when it ends, its ex
 runs_compare.py  `everstep runs compare`: prints what `report/side_by_side.py` finds; a sweep stands for its 4 best
                  trials
 runs_sync.py     `everstep runs sync`: sends what servers have not received
-runs_rm.py       `everstep runs rm`: prompts, `--force`; refuses runs that others began with; what is removed:
-                 `run/removal.py`
+runs_rm.py       `everstep runs rm`: prompts, `--force`; prints the refusals of `run/removal.py`, which decides what is
+                 removed
 config.py        `everstep config`: a resolved configuration with the origin of each value, `--diff`, `--schema`,
                  `--sharding`
 experiments.py   `everstep experiments`

@@ -43,7 +43,8 @@ batch_dtypes.py          dtypes of a batch: float64 becomes Keras's float type; 
 device_data.py           `cache`: which arrays live on the device (auto: at most a quarter of its free memory), why
                          others do not
 device_names.py          the devices, their kinds, free and peak memory
-finite.py                which variables hold NaN or an infinity; what then happens is decided in `loop/recovery.py`
+finite.py                finds NaN and infinities in variables; which of them are accepted, and what then happens:
+                         `loop/recovery.py`
 mixed_precision.py       `mixed_precision_dtype`: the policy while a model is built; float16 on a CPU; loss scaling is
                          in `task/optim/loss_scale.py`
 model_settings.py        what `runtime` changes in a model: `float8`, `remat`; when they are refused
@@ -57,7 +58,7 @@ programs.py              JAX on a GPU: what is kept of programs with a run, so t
 machine_choices.py       JAX on a GPU: what was chosen by timing on this machine, for all runs
 ordered_sums.py          JAX on a GPU: embeddings, max pooling and attention whose gradients are added in a fixed
                          order
-xla.py                   JAX on a GPU: `runtime.xla_preset`: named sets of options
+xla.py                   JAX on a GPU: `runtime.xla_preset`: sets of options: latency, transformer, triton …
 torch_graph.py           PyTorch on a GPU: records one step as a CUDA graph; refuses what a replay could not repeat
                          (`.item()`, changed attributes) and says why
 torch_forms.py           PyTorch on a GPU: which of Keras's operations get faster forms

@@ -21,14 +21,15 @@ hooks.py                `Hook`: takes part in training, event by event; a learni
 action_hook.py          actions, as a hook
 stop_at.py              `trainer.stop_at`, `StopAt`: interrupts a run at a time of day
 saver.py                what a checkpoint of a run contains; waits for the save before it, copies the state; what a
-                        failed save does (`save_failure`), saves by time (`checkpoint_seconds`), a state that is not
-                        finite is not saved
-recovery.py             loss NaN or above `loss_upper_bound`: roll back, skip batches (`recovery_max_trials`), fail,
-                        or go on with a warning; float16 steps that change nothing
+                        failed save does (`save_failure`), saves by time (`checkpoint_seconds`); a state that
+                        `recovery.py` calls not finite is not saved
+recovery.py             loss NaN or above `loss_upper_bound`; which variables that are not finite count (no metrics,
+                        none that was infinite before the first step): roll back, skip batches (`recovery_max_trials`),
+                        fail, or go on with a warning; float16 steps that change nothing
 untouched.py            warns of weights and metrics that no step changes
 lazy_logs.py            logs that stay on the device until they are read, and their steps per second
-keras_callbacks.py      Keras callbacks as a hook: when each method is called, single steps for batch methods;
-                        BackupAndRestore, a `monitor` that is not logged
+keras_callbacks.py      Keras callbacks as a hook: when each method is called, single steps for batch methods (not for
+                        Keras's own callbacks); BackupAndRestore, a `monitor` that is not logged
 listener.py             `Listener`: a hook that also sees epochs end
 callback_state.py       what of callbacks and actions is saved (`get_state`, else attributes); refuses other callbacks
                         on a resume, CSVLogger's file

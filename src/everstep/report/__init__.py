@@ -10,10 +10,10 @@ over all rows; the scripts in `page/` draw them.
 html_page.py           the page, with style, script and data inside; the pictures are drawn in `page/*.js`: how many
                        classes the confusion matrix shows in `page/confusion.js`
 run_data.py            a run directory, read for the report: configuration (secrets hidden), curves (at most 1200
-                       points), facts, headline
+                       points), facts, headline; its status (of `runs list`: `run/listing.py`)
 config_differences.py  which settings of several runs differ, key by key; of a layer, argument by argument
 split_data.py          the evaluation on one split: which rows the table shows (20000, the worst first), classes,
-                       residuals, slices
+                       residuals, slices (10 bins with about equally many rows)
 side_by_side.py        several runs, for the page and `everstep runs compare`: code, machine, data and metrics that
                        differ, the best of each, the picture of curves
 sample_comparison.py   two runs sample by sample, joined by id: the 60 largest changes

@@ -47,7 +47,7 @@ program.py               the program that starts a run from Python: script and a
 listing.py               every run below a directory, ordered by path, with its real state (running, killed, queued)
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
-                         other runs
+                         other runs; which runs beside it began with its weights
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
                          `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
 uncaught.py              a script that calls `fit` ends with the message of an uncaught error

@@ -5,7 +5,8 @@
 
 finding.py     the model that a name stands for: a run, a file, a run's id, MLflow's artifacts; which of several;
                PyTorch programs are refused
-models.py      loads `.keras` files and SavedModels without running their code: "is refused", sizes, Lambda layers
+models.py      loads `.keras` files and SavedModels without running their code: what is refused: files that would unpack
+               to many times their size, Lambda layers
 inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompressed); which column or array is which
                input, the types in which a table's columns are read, ids, NaN, `--without`, `--resize`
 labelled.py    data with labels: which array, column or folder is the label, names of classes as numbers

@@ -10,7 +10,8 @@ best_checkpoint.py     the best weights of a run in a folder beside its checkpoi
 export_saved_model.py  SavedModels while the model trains: numbers, how many are kept
 weights.py             weights that other runs can start from: averages after each evaluation, copies of stages; NaN
                        is refused
-metrics.py             metrics by name, `a|b`; whether a value is better; "is not a metric of the evaluation"
+metrics.py             metrics by name, `a|b`; compares two values (which direction a name implies:
+                       `tracking/metric_names.py`); "is not a metric of the evaluation"
 registry.py            actions by name: `register_action`, "there is no such action"
 from_config.py         `train_actions`, `eval_actions`: those that a configuration lists, their order; a list that
                        changed on a resume
