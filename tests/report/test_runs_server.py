@@ -56,8 +56,17 @@ def test_the_table_has_every_run_with_its_state(server):
     assert rows["first"]["state"] == "finished"
     assert rows["empty"]["state"] == "killed"
     assert rows["damaged"]["state"] == "unreadable"
-    assert rows["first"]["metrics"]["validation loss"] == {"value": 0.3, "better": "lower"}
+    assert rows["first"]["metrics"]["validation loss"] == {"value": 0.3, "better": "lower", "of": ""}
     assert (rows["first"]["step"], rows["first"]["attempts"]) == (40, 2)
+
+
+def test_the_table_has_the_numbers_of_the_exported_weights(tmp_path):
+    path = resumed_run(tmp_path / "stopped") / "run.json"
+    final = {"step": 20, "epoch": 2, "exported": True, "metrics": {"validation": {"validation_loss": 0.1}}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "final_weights": final}))
+    (row,) = RunsFolder(tmp_path).rows()
+    assert row["metrics"]["validation loss"] == {"value": 0.1, "better": "lower", "of": "epoch 2, exported"}
+    assert row["metrics"]["train loss"]["of"] == ""
 
 
 def test_an_answer_that_is_as_before_comes_without_its_content(server):

@@ -1,6 +1,5 @@
 """What the commands of `everstep runs` show of a run in a cell: its progress, a duration, its main metrics."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from everstep.cli.output import number
@@ -39,13 +38,6 @@ def text_or_dash(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def shown_metrics(run: Overview) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the logs of the weights that a run ended with, by kind; while it trains, the last ones."""
-    logged: Mapping[str, Mapping[str, Any]] = (run.record or {}).get("metrics", {})
-    final = run.final_weights
-    return logged if final is None else {**logged, **final.metrics}
-
-
 def main_metrics(run: Overview, without: str = "") -> str:
     """Returns the first three metrics of the last evaluation, or else of training.
 
@@ -56,7 +48,7 @@ def main_metrics(run: Overview, without: str = "") -> str:
       run: The run.
       without: The name of a metric that has a column of its own.
     """
-    shown, final, last = shown_metrics(run), run.final_weights, (run.record or {}).get("metrics", {})
+    shown, final, last = run.shown_metrics, run.final_weights, (run.record or {}).get("metrics", {})
     kind = next((kind for kind in ("validation", "train") if shown.get(kind)), "train")
     names = [name for name in shown.get(kind, {}) if name not in SIDE_FIGURES][:3]
     names = [name for name in names if name != without]

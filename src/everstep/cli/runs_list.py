@@ -12,7 +12,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import RemoteRun, remote_runs
-from everstep.cli.runs_cells import duration, main_metrics, progress, shown_metrics, text_or_dash
+from everstep.cli.runs_cells import duration, main_metrics, progress, text_or_dash
 from everstep.errors import UsageError, nearest
 from everstep.run import Overview, RunGroup, find_run_groups, named_run, overview, runs_like
 from everstep.storage import json_text
@@ -118,7 +118,7 @@ class Order:
         """
         if not self.name or not runs:
             return list(runs)
-        if self.is_metric and all(find_logged(self.name, shown_metrics(run)) is None for run in runs):
+        if self.is_metric and all(find_logged(self.name, run.shown_metrics) is None for run in runs):
             remedy = nearest(self.name, {*_metric_names(runs), *_SORT_KEYS})
             raise UsageError("no run has such a metric", key="--sort", received=self.name, remedy=remedy)
         rated = [(self._key(run), run) for run in runs]
@@ -128,7 +128,7 @@ class Order:
 
     def shown(self, run: Overview) -> Any:
         """Returns the metric of a run, of the weights that it ended with; a dash for none."""
-        metrics = shown_metrics(run)
+        metrics = run.shown_metrics
         found = find_logged(self.name, metrics)
         return "-" if found is None else metrics[found[0]][found[1]]
 
@@ -139,7 +139,7 @@ class Order:
 
     def key_in(self, run: Overview) -> str:
         """Returns the key of the metric in the logs of a run; empty if it has none."""
-        return (find_logged(self.name, shown_metrics(run)) or ("", ""))[1]
+        return (find_logged(self.name, run.shown_metrics) or ("", ""))[1]
 
     def _key(self, run: Overview) -> Any:
         if not self.is_metric:

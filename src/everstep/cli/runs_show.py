@@ -10,7 +10,7 @@ from everstep.checkpoint.remote import is_url
 from everstep.cli import completion, options
 from everstep.cli.output import aligned, number
 from everstep.cli.remote_runs import remote_run
-from everstep.cli.runs_cells import progress, shown_metrics, text_or_dash
+from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
 from everstep.run import FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
@@ -57,7 +57,7 @@ def _summary(run: Overview) -> str:
     rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
     rows += [("exactness", as_text(record["exactness"]))] if record.get("exactness") else []
     for kind, logs in record["metrics"].items():
-        shown = shown_metrics(run)[kind]
+        shown = run.shown_metrics[kind]
         rows += [(f"{kind} {name}", _value(name, value, shown, final)) for name, value in logs.items()]
     rows += [("goodput", str(goodput(record)))] if record["attempts"] else []
     rows += [(f"attempt {count}", _attempt(one)) for count, one in enumerate(record["attempts"], start=1)]

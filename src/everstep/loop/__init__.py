@@ -13,8 +13,10 @@ trainer_creation.py     `create_trainer`: seeds, builds model and optimizer; whi
                         configured one
 controller_creation.py  `create_controller`: the loop from a trainer's section
 config.py               `TrainerConfig`: how long, how often to log, evaluate and save, how many checkpoints to keep,
-                        early stopping (patience 3), recovery: keys, defaults, refusals; what may change on a resume
-lengths.py              epochs converted to steps; a learning-rate schedule as long as training
+                        early stopping (patience 3), recovery: keys, defaults, refusals; what may change on a resume;
+                        `0.5 epochs` as steps (`in_steps`); keys of Model Garden that are declined
+lengths.py              how long the data is, for `config.py`, which converts epochs to steps; a learning-rate schedule
+                        as long as training
 schedule.py             at which step a window ends, an evaluation and a save are due, in steps or epochs; "ran out of
                         data", fewer steps than are trained already. Steps per compiled call: `engine/call_length.py`
 hooks.py                `Hook`: takes part in training, event by event; a learning rate that changed between attempts

@@ -110,21 +110,22 @@ def _row(name: str, run: Overview) -> dict[str, Any]:
         "seen": run.last_sign,
         "started": attempts[0].get("started") if attempts else None,
         "attempts": len(attempts),
-        "experiment": record["experiment"],
+        "experiment": record.get("name") or record["experiment"],
         "backend": record["backend"],
         "reason": redaction.text(str(attempts[-1].get("reason") or "")) if attempts else "",
-        "metrics": _metrics(record["metrics"]),
+        "metrics": _metrics(run),
     }
 
 
-def _metrics(logs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the last value of each metric by `validation loss`, validation first."""
-    found = {}
+def _metrics(run: Overview) -> dict[str, dict[str, Any]]:
+    """Returns the value of each metric by `validation loss`, validation first; `of` says which weights it is of."""
+    found, final, logs = {}, run.final_weights, run.shown_metrics
     for kind in ("validation", "train"):
         for name, value in logs.get(kind, {}).items():
             if name not in SIDE_FIGURES:
                 metric = named(name, set())[0]
-                found[f"{kind} {metric}"] = {"value": finite(value), "better": direction(metric)}
+                mark = final.mark if final is not None and name in final.metrics.get(kind, {}) else ""
+                found[f"{kind} {metric}"] = {"value": finite(value), "better": direction(metric), "of": mark}
     return found
 
 

@@ -210,6 +210,13 @@ class Overview:
         return read_final_weights(self.record, self.directory)
 
     @property
+    def shown_metrics(self) -> Mapping[str, Mapping[str, Any]]:
+        """The logs of the weights that the run ended with, by kind; while it trains, the last ones."""
+        logged: Mapping[str, Mapping[str, Any]] = (self.record or {}).get("metrics", {})
+        final = self.final_weights
+        return logged if final is None else {**logged, **final.metrics}
+
+    @property
     def seconds_left(self) -> float | None:
         """How long training will take at the pace of this attempt; None if that is unknown."""
         if self.state != "running" or not self.record or not self.record["attempts"] or not self.train_steps:

@@ -13,7 +13,8 @@ mlflow.py           MLflow: which server or database, credentials, names that it
                     themselves
 mlflow_active.py    `mlflow.log_metric` and autologging in a user's code: to which run they log
 wandb.py            Weights & Biases: project, mode, the id of a run, kept by every attempt; how long the end waits
-wandb_process.py    the program of the process that calls W&B's package
+wandb_process.py    the program of the process that calls W&B's package; offline without an API key; skips rows that W&B
+                    has already
 spooled_tracker.py  what MLflow and W&B share: one run over all attempts, status, how long the end may wait
 spool.py            records on disk for a server that may be down; leaves out points that an earlier attempt has
                     recorded; nested settings as dotted names

@@ -10,11 +10,12 @@ store.py       upload and download of single objects: how often and after which 
 layout.py      what belongs together in a run directory and in the store; which files are uploaded, in which order
                they make others complete; hidden and damaged ones are not
 cache.py       local copies (EVERSTEP_CACHE_DIR): where they are; fetches the newest checkpoint that is not damaged,
-               skips damaged ones
+               skips damaged ones; how a copy is moved aside (when: `mirror.py`)
 lease.py       one machine at a time trains a run in a store: how long a lease of a dead machine is waited for,
                refuses "is being trained by"
 mirror.py      uploads a run in a thread: when (a checkpoint at once, other files at intervals), order, pauses after a
-               failure; removes from the store what retention has removed
+               failure; removes from the store what retention has removed; at the start, whether the local copy or the
+               store is ahead
 run_copies.py  a local directory for a run at a URL: to train in, or read only; waits at the end for uploads; lists
                the runs below a URL
 files.py       data files at a URL: fetched once, verified, again if they have changed; results that are published

@@ -20,11 +20,16 @@ function columnsOfRuns(runs) {
     ...metricColumns(runs).map((name) => ({
       key: name, title: metricTitle(name), metric: name, better: runs.find((run) => name in run.metrics).metrics[name].better,
       value: (run) => (name in run.metrics ? run.metrics[name].value : null),
-      cell: (run) => (name in run.metrics ? number(run.metrics[name].value) : MISSING),
+      cell: (run) => (name in run.metrics ? metricCell(run.metrics[name]) : MISSING),
     })),
     ...["experiment", "backend"].filter(differs).map((key) => ({ key, title: key, text: true, value: (run) => run[key], cell: (run) => run[key] || MISSING })),
     ...(runs.some((run) => run.attempts > 1) ? [{ key: "attempts", title: "attempts", value: (run) => run.attempts }] : []),
   ];
+}
+
+// A value of weights from an earlier epoch says on hovering which one, and has a mark.
+function metricCell(metric) {
+  return metric.of ? element("span", { title: metric.of }, `${number(metric.value)} ⚑`) : number(metric.value);
 }
 
 function metricTitle(name) {
