@@ -173,7 +173,7 @@ def test_the_example_of_the_documentation_runs(torch, tmp_path, monkeypatch, cap
     ).groups()
     monkeypatch.chdir(tmp_path)
     model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
-    export_all(model, Path("runs/demo/export"), np.zeros((2, 28, 28, 1), "float32"))
+    export_all(model, Path("runs/program/export"), np.zeros((2, 28, 28, 1), "float32"))
     exec(compile(code, str(page), "exec"), {})
     assert capsys.readouterr().out == printed
 

@@ -79,7 +79,7 @@ _CORE = {
     ),
     "eval": Command(
         RUNS,
-        "Evaluate a checkpoint of a run, by default the newest.",
+        "Evaluate a run, or its model on other data.",
         "everstep.cli.eval",
         experiment_keys,
         trains_as_several=True,

@@ -61,7 +61,7 @@ def evaluate(
     resize: Resize = False,
     json: options.Json = False,
 ) -> None:
-    """Evaluate a run: a checkpoint, or with --data its exported model.
+    """Evaluate a run, or its model on other data.
 
     Of an experiment, configuration and data are read from the run directory, and the newest checkpoint is evaluated.
     With --checkpoint nothing in the run changes: the newest keeps its results, in TensorBoard, too. The run of a

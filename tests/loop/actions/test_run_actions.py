@@ -183,7 +183,9 @@ def test_early_stopping_may_change_on_resume(tmp_path, caplog, capsys):
     assert record(tmp_path / "run")["step"] == 10
     assert "stops at step 10: score has not improved in 2 evaluations (best: 0.7)" in caplog.text
     run("train_and_eval", tmp_path / "run", task=Wavering(), early_stopping=config, verbose=True, **settings)
-    assert "nothing left to train: the run was stopped at step 10: score has not improved" in capsys.readouterr().err
+    assert (
+        "nothing left to train: the run was stopped early at step 10: score has not improved" in capsys.readouterr().err
+    )
     run("train_and_eval", tmp_path / "run", task=Wavering(), **settings | {"train_steps": 14})
     assert record(tmp_path / "run")["step"] == 14
 

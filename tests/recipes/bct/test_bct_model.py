@@ -71,7 +71,7 @@ def test_the_same_call_again_has_nothing_to_do(trained_model, influence):
     again = bct_model(influence, metrics=["accuracy"])
     fit_history(again, directory)
     assert same_bits(weights(again), weights(model))
-    with raises_problem(key="loss", reason="weight=1.0.* -> .*weight=0.5"):
+    with raises_problem(key="loss", reason="weight 1.0 -> 0.5"):
         fit_history(bct_model(influence, weight=0.5, metrics=["accuracy"]), directory, epochs=3)
 
 

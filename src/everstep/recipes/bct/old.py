@@ -24,6 +24,7 @@ from everstep.recipes.bct.embedding import (
     symbolic,
 )
 from everstep.recipes.bct.files import local_file
+from everstep.trained import load_keras
 
 _EXPORTED = Path("export", "model.keras")
 
@@ -43,7 +44,7 @@ def load_model(path: str | Path, where: str) -> keras.Model:
     file = _file(_here(path, where), where)
     try:
         with unchanged_randomness():
-            return keras.saving.load_model(file, compile=False, safe_mode=True)
+            return load_keras(file)  # also in a process that has not imported the classes of `model.py`
     except Exception as error:
         raise UsageError(
             f"{str(file)!r} cannot be loaded without its code ({first_line(error)})",
