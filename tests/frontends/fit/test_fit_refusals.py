@@ -9,6 +9,7 @@ from keras import callbacks, layers
 
 import everstep as es
 from everstep.errors import UsageError
+from everstep.testing.problems import raises_problem
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("int32")
@@ -75,6 +76,7 @@ REFUSED = [
     ("callbacks", {"callbacks": [callbacks.BackupAndRestore("backup")]}),
     ("callbacks", {"callbacks": callbacks.EarlyStopping}),
     ("callbacks", {"callbacks": [1]}),
+    ("model_dir", {"model_dir": 3}),
 ]
 
 
@@ -104,3 +106,11 @@ def test_what_to_write_instead(model, remedy, given):
     with pytest.raises(UsageError) as refused:
         es.fit(model, **{"x": X, "y": Y, "verbose": 0, **given})
     assert remedy in refused.value.remedy
+
+
+def test_a_directory_of_runs_is_no_directory_for_one(model, tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "run.json").write_text("{}")
+    with raises_problem(key="model_dir", received=str(tmp_path), reason="'first'", remedy="a new directory in it"):
+        es.fit(model, X, Y, verbose=0, model_dir=tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["first"]

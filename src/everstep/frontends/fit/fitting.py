@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import numbers
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 import keras
 
-from everstep.checkpoint.remote import working_copy
+from everstep.checkpoint.remote import is_url, working_copy
 from everstep.data import (
     CountedStream,
     DataConfig,
@@ -203,6 +204,7 @@ def fit(
     shorten_uncaught_errors()
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
+    require_place(model_dir)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
     counts = Counts(*given, model.steps_per_execution or 1)
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
@@ -311,6 +313,27 @@ def _train(
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def require_place(model_dir: Any) -> None:
+    """Refuses what is no directory for a run.
+
+    Raises:
+      UsageError: It is no path, or a directory of several runs, which a run in it would hide.
+    """
+    if model_dir is None or is_url(model_dir):
+        return
+    if not isinstance(model_dir, str | os.PathLike):
+        reason = f"expected a path, not a {type(model_dir).__name__}"
+        raise UsageError(reason, key="model_dir", received=model_dir)
+    place = Path(model_dir)
+    if not (place / "run.json").exists() and (found := sorted(place.glob("*/run.json"))):
+        raise UsageError(
+            f"holds other runs, such as {found[0].parent.name!r}, which a run in it would hide",
+            key="model_dir",
+            received=str(place),
+            remedy=f"name a new directory in it, such as {str(place / 'mine')!r}",
+        )
 
 
 def refuse_without_directory(**given: Any) -> None:
