@@ -21,6 +21,7 @@ pytestmark = pytest.mark.backend
 
 RECORD = {"id", "experiment", "backend", "status", "step", "epoch", "attempts", "metrics", "digest", "weights_digest"}
 RECORD |= {"code", "environment", "data", "cost", "initial_weights", "train_steps", "mode", "states"}
+RECORD |= {"name", "tags", "notes", "program", "epochs", "steps_per_epoch", "stopped_early", "final_weights"}
 
 
 def train(model_dir, params=None, **kwargs):

@@ -312,15 +312,15 @@ def test_fit_resumes_with_its_former_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr("everstep.run.exporting.export_all", lambda *args: [])
     fit(tmp_path / "run")
     before = files(tmp_path / "run")
-    for changes, line in (
-        ({"batch_size": 4}, "batch_size: 8 -> 4"),
+    for changes, *lines in (
+        ({"batch_size": 4}, "batch_size: 8 -> 4", "data: batches an epoch: 3 -> 6"),
         ({"seed": 1}, "seed: 0 -> 1"),
         ({"shuffle": False}, "shuffle: true -> false"),
         ({"class_weight": {0: 1.0, 1: 3.0}}, "class_weight.1: 2.0 -> 3.0"),
     ):
         with pytest.raises(UsageError) as error:
             fit(tmp_path / "run", epochs=2, **changes)
-        assert listed(error) == [line]
+        assert listed(error) == lines
     assert files(tmp_path / "run") == before
     assert fit(tmp_path / "run", epochs=3).epoch == [0, 1, 2]
     assert [change["key"] for change in attempts(tmp_path / "run")[1]["changes"]] == ["trainer.train_steps"]

@@ -16,7 +16,7 @@ tf = pytest.importorskip("tensorflow")
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as if it were not installed
     reader = InputReader(DataConfig(tfds_name="mnist", tfds_split="train"))
-    with raises_problem(reason="tfds_name needs the package 'tensorflow-datasets'", remedy=r"everstep\[tfds\]"):
+    with raises_problem(reason="tfds_name needs the package 'tensorflow-datasets'", remedy=r"pip install .*\[tfds\]'"):
         reader.read()
 
 

@@ -122,7 +122,7 @@ def test_missing_tensorflow_names_the_extra(monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with raises_problem(remedy=r"everstep\[tensorflow\]"):
+    with raises_problem(remedy=r"pip install .*\[tensorflow\]'"):
         load_tensorflow("reading TFRecord files")
 
 

@@ -72,8 +72,9 @@ def test_several_processes_have_one_device_each(monkeypatch):
 
 def test_a_tpu_that_cannot_be_reached():
     here = keras.backend.backend() != "tensorflow"
-    message = "no TPU on this machine" if here else "runtime.tpu: received 'mytpu', the TPU cannot be reached"
-    with raises_problem(key="runtime.distribution_strategy", reason=message) as caught:
+    key = "runtime.distribution_strategy" if here else "runtime.tpu"
+    reason = "no TPU on this machine" if here else "the TPU cannot be reached"
+    with raises_problem(key=key, reason=reason) as caught:
         get_distribution_strategy("tpu", tpu_address="mytpu")
     assert "\n" not in str(caught.value)
 

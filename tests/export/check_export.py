@@ -152,7 +152,7 @@ def check_without_tensorflow():
     find = importlib.util.find_spec
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find(name))
-        with raises_problem(remedy=r"everstep\[tensorflow\]"):
+        with raises_problem(remedy=r"pip install .*\[tensorflow\]'"):
             export_saved_model(model_with_random_weights(), ROOT / "none", X)
 
 

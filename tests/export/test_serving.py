@@ -256,7 +256,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     other = ExportModule(None, keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
     with raises_problem(key="checkpoint_path", reason="^does not fit the model"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "run")
-    with raises_problem(key="checkpoint_path", reason="nowhere"):
+    with raises_problem(key="checkpoint_path", received=str(tmp_path / "nowhere"), reason="no such file"):
         export(other, ["serve"], tmp_path / "out", tmp_path / "nowhere")
     layers = [keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(2)]
     larger = keras.Sequential([keras.Input((6, 6, 1)), *layers])

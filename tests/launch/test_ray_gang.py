@@ -129,5 +129,5 @@ def test_only_variables_that_a_run_needs_leave_the_launcher() -> None:
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with raises_problem(reason=r"--on ray needs the package 'ray\[default\]'", remedy=r"everstep\[ray\]"):
+    with raises_problem(reason=r"--on ray needs the package 'ray\[default\]'", remedy=r"pip install .*\[ray\]'"):
         RayCluster()

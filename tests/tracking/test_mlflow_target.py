@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 import textwrap
@@ -59,7 +60,7 @@ def test_a_missing_package_is_named(tmp_path):
     for missing, uri, extra in [("mlflow", "http://127.0.0.1:1", "[mlflow]"), ("alembic", "sqlite:///x.db", "[ui]")]:
         command = [sys.executable, "-c", textwrap.dedent(code), missing, uri]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert f"pip install 'everstep{extra}'" in done.stdout
+        assert re.search(rf"pip install .*{re.escape(extra)}'", done.stdout)
 
 
 def test_sync_needs_a_tracked_run(tmp_path):

@@ -142,7 +142,7 @@ def test_columns_that_do_not_fit(predictor, tmp_path):
     with raises_problem(key="--input", reason=r"has 5 columns of values \(label, f0,", remedy="--without NAME"):
         write_predictions(predictor, str(tmp_path / "in.csv"), str(tmp_path / "out.csv"))
     write_table(tmp_path / "text.csv", x[:, :3], word=list("abcde"))
-    with raises_problem(key="--input", reason="the column 'word' is str"):
+    with raises_problem(key="--input", reason="the column 'word' holds text"):
         write_predictions(predictor, str(tmp_path / "text.csv"), str(tmp_path / "out.csv"))
 
 

@@ -536,7 +536,7 @@ def look_from_the_command_line(job, capsys):
         load(command).main(args=list(words), prog_name="everstep", standalone_mode=False)
         return capsys.readouterr().out
 
-    assert re.search(rf"^{job} +Training .* finished +4/4 100 %", output("runs", job.rpartition("/")[0]), re.M)
+    assert re.search(rf"^{job} +Training .* finished +2/2 epochs 100 %", output("runs", job.rpartition("/")[0]), re.M)
     assert json.loads(output("runs", job, "--json"))[0]["directory"] == job
     assert re.search(r"^status +finished$", output("runs", "show", job), re.M)
     assert Path(output("report", job).strip()).read_text().count("<title>job")
