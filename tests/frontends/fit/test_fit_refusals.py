@@ -9,6 +9,7 @@ from keras import callbacks, layers
 
 import everstep as es
 from everstep.errors import UsageError
+from everstep.frontends.fit.fitting import require_place
 from everstep.testing.problems import raises_problem
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
@@ -108,9 +109,11 @@ def test_what_to_write_instead(model, remedy, given):
     assert remedy in refused.value.remedy
 
 
-def test_a_directory_of_runs_is_no_directory_for_one(model, tmp_path):
+def test_a_directory_of_runs_is_no_directory_for_one(model, tmp_path, monkeypatch):
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "run.json").write_text("{}")
     with raises_problem(key="model_dir", received=str(tmp_path), reason="'first'", remedy="a new directory in it"):
         es.fit(model, X, Y, verbose=0, model_dir=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    require_place("")  # keeps nothing: it is not the working directory
     assert [entry.name for entry in tmp_path.iterdir()] == ["first"]

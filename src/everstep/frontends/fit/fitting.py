@@ -321,7 +321,7 @@ def require_place(model_dir: Any) -> None:
     Raises:
       UsageError: It is no path, or a directory of several runs, which a run in it would hide.
     """
-    if model_dir is None or is_url(model_dir):
+    if not model_dir or is_url(model_dir):
         return
     if not isinstance(model_dir, str | os.PathLike):
         reason = f"expected a path, not a {type(model_dir).__name__}"
