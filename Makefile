@@ -62,8 +62,8 @@ test-full: lint $(VENV)/.torch
 # On JAX and on PyTorch at once: most of the time goes into compiling. `tools/gpu_wheels.py` carries what is missing.
 # Each worker gets two tests at a time: those that start several processes take minutes, and begin at once.
 GPU := build/gpu
-GPU_PYTEST := XLA_PYTHON_CLIENT_PREALLOCATE=false $(GPU)/bin/python -m pytest -p no:benchmark -n $(GPU_WORKERS) --maxschedchunk 2 -m gpu --durations 8
 GPU_WORKERS ?= 7
+GPU_PYTEST := XLA_PYTHON_CLIENT_PREALLOCATE=false $(GPU)/bin/python -m pytest -p no:benchmark -n $(GPU_WORKERS) --maxschedchunk 2 -m gpu --durations 8
 
 test-gpu: $(GPU)/.everstep
 	@nvidia-smi -L || echo "== there is no NVIDIA GPU: these tests run on the CPU"

@@ -37,6 +37,7 @@ from everstep.engine.call_length import most_steps
 from everstep.engine.certified import Call, Certifier, options_of
 from everstep.engine.device_data import PlacedRows
 from everstep.engine.feed import Piece
+from everstep.engine.jax_copies import HostCopies
 from everstep.engine.logs import floats
 from everstep.engine.mesh import DeviceMesh, SingleDevice, current_mesh, is_divided
 from everstep.engine.probe import updates_skipped, watch_sparse_labels
@@ -47,7 +48,7 @@ from everstep.engine.steps import Steps
 from everstep.engine.window import WindowSums
 from everstep.errors import UsageError
 from everstep.task import ChainedScope, gradients_skipped, unpack
-from everstep.types import ArrayParts, Batch, Logs, StoredArray
+from everstep.types import ArrayParts, Batch, Logs, OwnState, StoredArray
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class JaxBackend(Backend):
         self._functions: dict[tuple[str, str], Any] = {}  # by kind and way of lowering
         self._compiled: dict[Any, Any] = {}  # certified programs by kind and shapes of their batches
         self._certifier: Certifier | None = None
+        self._host_copies: dict[tuple[str, ...], HostCopies | None] = {}  # by the keys of the variables
 
     def describe(self) -> dict[str, Any]:
         """Returns how steps are run, for the run's record."""
@@ -496,6 +498,34 @@ class JaxBackend(Backend):
             return self.get(keys)
         values = {key: self._values[self._positions[key]] for key in keys}
         return {key: own_parts(value) for key, value in values.items()}
+
+    def copy(self, keys: Sequence[str], into: OwnState | None = None) -> OwnState:
+        """Returns copies of variables; of many on a GPU in a few transfers to pinned memory."""
+        if self._copies_together:
+            copies, values = self._together(keys)
+            if copies is not None and (copied := copies.copy(values)) is not None:
+                return {key: states.own(value, copy=False) for key, value in copied.items()}
+        return super().copy(keys, into)
+
+    def non_finite(self, keys: Sequence[str], state: OwnState | None = None) -> list[str]:
+        """Returns the keys of the variables that hold NaN or an infinity; a GPU looks for them itself."""
+        if self._copies_together:
+            copies, values = self._together(keys)
+            if copies is not None and copies.are_finite(values):
+                return []
+        return super().non_finite(keys, state)
+
+    @property
+    def _copies_together(self) -> bool:
+        return jax.default_backend() == "gpu" and self._mesh.is_one_device
+
+    def _together(self, keys: Sequence[str]) -> tuple[HostCopies | None, dict[str, jax.Array]]:
+        """Returns what copies these variables together, None if that does not pay off, and their values."""
+        values = {key: self._values[self._positions[key]] for key in keys}
+        values = {key: one if isinstance(one, jax.Array) else jax.device_put(one) for key, one in values.items()}
+        if tuple(keys) not in self._host_copies:
+            self._host_copies[tuple(keys)] = HostCopies(values) if HostCopies.pays_off(values) else None
+        return self._host_copies[tuple(keys)], values
 
     def checksums(self, keys: Sequence[str]) -> dict[str, int]:
         """Returns checksums that the devices compute; see `Engine.checksums`."""

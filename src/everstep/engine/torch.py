@@ -384,12 +384,12 @@ class TorchBackend(Backend):
         """Returns the keys of the variables that hold NaN or an infinity; a GPU looks for them itself."""
         if not self._on_cuda:
             return super().non_finite(keys, state)
-        tensors = {key: self._steps.variables[key].value for key in keys}
-        tensors = {key: tensor for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
-        if not tensors:
-            return []
-        are_finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
-        return [key for key, is_finite in zip(tensors, are_finite, strict=True) if not is_finite]
+        tensors = {key: self._steps.variables[key].value.detach() for key in keys}
+        found = set()
+        for dtype in {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}:
+            own = {key: tensor for key, tensor in tensors.items() if tensor.dtype == dtype and tensor.numel()}
+            found |= _non_finite(own)
+        return [key for key in keys if key in found]
 
     def checksums(self, keys: Sequence[str]) -> dict[str, int]:
         """Returns checksums that the GPU computes; see `Engine.checksums`."""
@@ -397,6 +397,17 @@ class TorchBackend(Backend):
             return super().checksums(keys)
         sums = [_checksum(self._steps.variables[key].value) for key in keys]
         return dict(zip(keys, torch.stack(sums).tolist(), strict=True)) if sums else {}
+
+
+def _non_finite(tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """Returns the keys of the tensors of one type that hold NaN or an infinity: those whose largest number is none.
+
+    One call looks at all of them: a launch for each would take longer than to read them.
+    """
+    if not tensors:
+        return set()
+    largest = torch.stack(torch._foreach_norm(list(tensors.values()), float("inf")))
+    return {key for key, is_finite in zip(tensors, torch.isfinite(largest).tolist(), strict=True) if not is_finite}
 
 
 def _checksum(value: torch.Tensor) -> torch.Tensor:
