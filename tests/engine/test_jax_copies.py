@@ -89,7 +89,7 @@ def test_earlier_copies_stay_as_they_were(jax_copies, values):
     copies = compiled(jax_copies, values)
     first = copies.copy(values)
     before = {key: value.tobytes() for key, value in first.items()}
-    copies.copy({key: value * 0 for key, value in values.items()})
+    copies.copy({key: (value * 0).astype(value.dtype) for key, value in values.items()})
     assert {key: value.tobytes() for key, value in first.items()} == before
 
 
