@@ -11,7 +11,7 @@ or be the test itself: processes of one server share the seed of Python's hashes
 would not be noticed.
 
 What is not the Python of this environment (or has options before `-c`, `-m` or the script) is started by `subprocess`,
-and so is everything on systems other than Linux.
+and so is everything on systems other than Linux, and with an NVIDIA GPU: CUDA does not survive a fork.
 """
 
 import atexit
@@ -82,7 +82,7 @@ class Popen(subprocess.Popen):
         environment = dict(os.environ if parameters["env"] is None else parameters["env"])
         backend = self._backend or environment.get("KERAS_BACKEND")
         own = words[0] == EVERSTEP or (words[0] == sys.executable and (words[1] in ("-c", "-m") or words[1][0] != "-"))
-        if sys.platform != "linux" or not own or not backend:
+        if sys.platform != "linux" or os.path.exists("/dev/nvidiactl") or not own or not backend:
             super()._execute_child(*arguments)
             return
         streams = [parameters[name] for name in ("p2cread", "c2pwrite", "errwrite")]  # -1: that of this process

@@ -8,7 +8,11 @@ from everstep.testing.engines.device_data import check_same_bits_from_the_device
 from everstep.testing.engines.running import check_same_bits_for_every_split
 from everstep.testing.engines.state import OPTIMIZERS, check_every_optimizer_has_keys
 
-pytestmark = [pytest.mark.backend, pytest.mark.gpu]
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),  # PyTorch on a GPU
+]
 
 
 # What is refused, half precision and evaluations hardly depend on how steps are compiled.

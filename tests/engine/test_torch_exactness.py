@@ -1,5 +1,7 @@
 """Operations that PyTorch cannot repeat bit for bit: `Tensor.put_` is one on a CPU, too."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -58,6 +60,39 @@ def test_an_operation_without_a_deterministic_form_is_told_and_recorded(tmp_path
     assert caplog.text.count("may end with other bits: PyTorch has no deterministic form of put_") == 1
 
 
+class Noting(keras.layers.Layer):
+    """Notes whether operations without a deterministic form were only warned of, in which steps."""
+
+    def call(self, x, training=False):
+        self.noted.append((bool(training), torch.is_deterministic_algorithms_warn_only_enabled()))
+        return x
+
+
+@pytest.mark.parametrize("option", [None, True])
+@pytest.mark.parametrize("racing", [False, True])
+def test_training_steps_take_the_forms_that_pytorch_leaves_out_where_it_only_warns(tmp_path, option, racing):
+    """The gradient of attention on a GPU is exact only where PyTorch would refuse what cannot be."""
+    if option and racing:
+        pytest.skip("refused")
+    layer = Noting()
+    layer.noted = []
+    record_of_fit(tmp_path, layer, *([Put()] if racing else []), deterministic=option, validation_split=0.5)
+    trained = [only_warns for training, only_warns in layer.noted if training]
+    assert trained[-1] is racing
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_warning_of_attention_is_not_shown_where_its_exact_form_is_taken(tmp_path, recwarn):
+    class Warning(keras.layers.Layer):
+        def call(self, x):
+            if torch.is_deterministic_algorithms_warn_only_enabled():
+                warnings.warn("Flash Attention defaults to a non-deterministic algorithm. To …", stacklevel=2)
+            return x
+
+    assert "exactness" not in record_of_fit(tmp_path, Warning())
+    assert not [one for one in recwarn if "Attention" in str(one.message)]
+
+
 def test_it_is_refused_by_the_name_of_the_argument_where_exact_steps_are_required(tmp_path):
     with pytest.raises(UsageError) as caught:
         record_of_fit(tmp_path / "run", Put(), deterministic=True)
@@ -84,8 +119,6 @@ def test_other_warnings_of_a_step_are_shown(tmp_path):
     class Warning(keras.layers.Layer):
         def call(self, x):
             torch.zeros(2).put_(torch.arange(2), torch.ones(2))
-            import warnings
-
             warnings.warn("look at me", stacklevel=2)
             return x
 

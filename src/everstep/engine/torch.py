@@ -141,6 +141,22 @@ class TorchBackend(Backend):
             logger.warning("on this device a repeated or resumed run may end with other bits: %s", _no_form_of(new))
         return traced
 
+    @contextlib.contextmanager
+    def _deterministic_forms(self, kind: str) -> Iterator[None]:
+        """Inside the block training steps take deterministic forms also where PyTorch otherwise only warns.
+
+        PyTorch has such a form of attention, and leaves it out where operations without any are allowed. So they are
+        not allowed while a step is recorded or run, unless its trace had one.
+        """
+        if kind != "train" or self.options.deterministic != "auto" or self._racing:
+            yield
+            return
+        torch.use_deterministic_algorithms(True, warn_only=False)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+
     def _run_and_undo(self, steps: Steps, step: Callable[[Any], Mapping[str, Any]], batch: Batch) -> Traced:
         # PyTorch has no tracing on shapes: the step runs on values, and its changes are undone.
         with no_global_draws(steps.task), undone(), watch_sparse_labels(clip=True) as seen:
@@ -211,7 +227,13 @@ class TorchBackend(Backend):
         if kind.startswith("read "):
             step = lambda _: self._read_vector(kind.removeprefix("read "))  # noqa: E731
         try:
-            with self._placing, self._steps.guarded(), own_operations(), torch.set_grad_enabled(kind == "train"):
+            with (
+                self._placing,
+                self._steps.guarded(),
+                self._deterministic_forms(kind),
+                own_operations(),
+                torch.set_grad_enabled(kind == "train"),
+            ):
                 recorded = recorder.record(step, batch)
         except CannotRecord as error:
             self._run_eagerly(kind, str(error))
@@ -284,6 +306,7 @@ class TorchBackend(Backend):
             with (
                 self._steps.guarded(),
                 torch.no_grad() if kind == "validation" else contextlib.nullcontext(),
+                self._deterministic_forms(kind),
                 own_operations(),
             ):
                 for index in range(piece.count):
@@ -567,6 +590,9 @@ class _NoDecisions(TorchFunctionMode):
 
 
 _NO_FORM = re.compile(r"(\w+) does not have a deterministic implementation")
+_OTHER_FORM = re.compile(r"attention defaults to a non-deterministic algorithm", re.IGNORECASE)
+"""Where it would be taken, if operations without one were not allowed: in the steps themselves they are not."""
+
 _collecting = threading.RLock()  # warnings are collected for the process, not for a thread
 
 
@@ -592,6 +618,8 @@ def racing_operations() -> Iterator[list[str]]:
             remedy="leave it out, or use another operation",
         ) from error
     for warning in caught:
+        if _OTHER_FORM.search(str(warning.message)):
+            continue
         if (found := _NO_FORM.search(str(warning.message))) is None:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         elif found.group(1) not in names:
