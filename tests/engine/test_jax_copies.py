@@ -104,6 +104,14 @@ def test_what_does_not_pay_off_or_cannot_be_copied_is_left_out(jax_copies, value
     assert not pays_off(values | {"key": jax.random.key(0)})
 
 
+def test_what_was_prepared_before_training_copies_at_once(jax_copies, values):
+    copies = jax_copies.HostCopies(values)
+    copies.prepare()
+    finish(copies)
+    assert copies.copy(values) is not None
+    assert copies.are_finite(values) is True
+
+
 def test_an_engine_copies_the_same_in_both_ways(jax_copies, monkeypatch):
     monkeypatch.setattr(jax_copies, "FEW_VARIABLES", 1)
     with running(create_engine, Regression(), seeded(mlp)) as rig:
@@ -111,6 +119,7 @@ def test_an_engine_copies_the_same_in_both_ways(jax_copies, monkeypatch):
         backend = rig.engine.backend
         one_by_one = {key: value.copy() for key, value in rig.engine.own_state().items()}
         monkeypatch.setattr(type(backend), "_copies_together", property(lambda self: True))
+        rig.engine.prepare_copies()
         assert rig.engine.non_finite() == []
         assert rig.engine.own_state().keys() == one_by_one.keys()
         (copies,) = backend._host_copies.values()

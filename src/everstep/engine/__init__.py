@@ -58,6 +58,7 @@ programs.py              JAX on a GPU: what is kept of programs with a run, so t
 machine_choices.py       JAX on a GPU: what was chosen by timing on this machine, for all runs
 ordered_sums.py          JAX on a GPU: embeddings, max pooling and attention whose gradients are added in a fixed
                          order
+jax_copies.py            JAX on a GPU: copies of the state for saves in a few transfers, compiled in the background
 xla.py                   JAX on a GPU: `runtime.xla_preset`: sets of options: latency, transformer, triton …
 torch_graph.py           PyTorch on a GPU: records one step as a CUDA graph; refuses what a replay could not repeat
                          (`.item()`, changed attributes) and says why

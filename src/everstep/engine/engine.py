@@ -448,6 +448,10 @@ class Engine:
         """
         return self.backend.copy([key for key in self._saved_keys() if key not in without], into)
 
+    def prepare_copies(self, without: Collection[str] = ()) -> None:
+        """Prepares what `own_state` will need, without waiting for it; without this its first calls take longer."""
+        self.backend.prepare_copies([key for key in self._saved_keys() if key not in without])
+
     def non_finite(self, state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity.
 

@@ -507,6 +507,11 @@ class JaxBackend(Backend):
                 return {key: states.own(value, copy=False) for key, value in copied.items()}
         return super().copy(keys, into)
 
+    def prepare_copies(self, keys: Sequence[str]) -> None:
+        """Compiles what copies these variables in a few transfers, in the background."""
+        if self._copies_together and (copies := self._together(keys)[0]) is not None:
+            copies.prepare()
+
     def non_finite(self, keys: Sequence[str], state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity; a GPU looks for them itself."""
         if self._copies_together:

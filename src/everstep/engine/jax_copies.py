@@ -61,8 +61,9 @@ class HostCopies:
             for key, begin in zip(group, _begins([self._likes[key] for key in group]), strict=True)
         }
         (sharding,) = {value.sharding for value in values.values()}
-        self._copy = _CompiledLater(self._packed, sharding.with_memory_kind("pinned_host"))
-        self._are_finite = _CompiledLater(self._all_finite)
+        self._host = sharding.with_memory_kind("pinned_host")
+        self._copy = _CompiledLater(jax.jit(self._packed, out_shardings=self._host), then=self._reserve)
+        self._are_finite = _CompiledLater(jax.jit(self._all_finite))
 
     @staticmethod
     def pays_off(values: Mapping[str, jax.Array]) -> bool:
@@ -71,6 +72,11 @@ class HostCopies:
         size = sum(value.nbytes for value in values.values())
         worth_it = (len(values) >= FEW_VARIABLES or size >= FEW_BYTES) and size <= MOST_BYTES
         return known and worth_it and len({value.sharding for value in values.values()}) == 1
+
+    def prepare(self) -> None:
+        """Begins to compile both calls."""
+        self._copy.compiled(self._likes)
+        self._are_finite.compiled(self._likes)
 
     def copy(self, values: Mapping[str, jax.Array]) -> dict[str, np.ndarray] | None:
         """Returns copies of the variables, views of pinned memory that must not be written to; None until compiled."""
@@ -83,6 +89,11 @@ class HostCopies:
         """Returns whether no variable holds NaN or an infinity; None until that is compiled."""
         are_finite = self._are_finite.compiled(self._likes)
         return None if are_finite is None else bool(are_finite(dict(values)))
+
+    def _reserve(self, compiled: Any) -> None:
+        """Has JAX reserve pinned memory for two copies, that of a save and of the one before: that takes a while."""
+        wanted = [np.zeros(like.shape, like.dtype) for like in 2 * compiled.out_info]
+        jax.block_until_ready(jax.device_put(wanted, self._host))  # JAX keeps what is freed
 
     def _packed(self, values: Mapping[str, jax.Array]) -> list[jax.Array]:
         return [_joined([_bits(values[key]) for key in group]) for group in self._groups]
@@ -99,10 +110,15 @@ class HostCopies:
 
 
 class _CompiledLater:
-    """A function that a thread compiles when it is first asked for."""
+    """A function that a thread compiles when it is first asked for.
 
-    def __init__(self, function: Callable[[Any], Any], sharding: Any = None) -> None:
-        self._function = jax.jit(function, out_shardings=sharding) if sharding is not None else jax.jit(function)
+    Args:
+      function: The jitted function.
+      then: Is called with what was compiled, by the thread.
+    """
+
+    def __init__(self, function: Any, then: Callable[[Any], None] = lambda compiled: None) -> None:
+        self._function, self._then = function, then
         self._future: concurrent.futures.Future[Any] | None = None
 
     def compiled(self, likes: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
@@ -113,7 +129,9 @@ class _CompiledLater:
 
     def _compile(self, likes: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
         try:
-            return self._function.lower(likes).compile()
+            compiled = self._function.lower(likes).compile()
+            self._then(compiled)
+            return compiled
         except Exception as error:  # any of JAX's and XLA's: every other way to copy still works
             logger.debug("the state is copied one variable at a time: %s", error)
             return None

@@ -243,6 +243,9 @@ class Backend(abc.ABC):
         is_view = not self.reads_copies
         return {key: states.own(value, (into or {}).get(key), copy=is_view) for key, value in values.items()}
 
+    def prepare_copies(self, keys: Sequence[str]) -> None:  # noqa: B027
+        """Is called before training with the keys that `copy` will be called with, if it will be."""
+
     def non_finite(self, keys: Sequence[str], state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity.
 

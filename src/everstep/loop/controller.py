@@ -278,6 +278,7 @@ class Controller:
         self._notify("on_train_begin")
         self.saver.restore_parts()
         self._notify("on_ready")
+        self.saver.prepare(self.trainer)
         if self.step or self.saver.is_disabled or self.checkpointer.latest() is not None:
             return
         self.recovery.remember_initial_infinities(self.trainer.non_finite())  # before the save, which records them

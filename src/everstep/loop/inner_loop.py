@@ -2,7 +2,7 @@
 
 import abc
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from everstep.engine import non_finite
@@ -76,6 +76,9 @@ class InnerLoop(abc.ABC):
     @abc.abstractmethod
     def restore(self, state: StoredState, meta: dict[str, Any]) -> None:
         """Restores what `state` returned."""
+
+    def prepare_copies(self, without: Collection[str] = ()) -> None:  # noqa: B027
+        """Is called before training if `state` will be; may prepare its first call in the background."""
 
     def non_finite(self, state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity.

@@ -92,6 +92,12 @@ class Saver:
             return False
         return bool(current_gang().share("a save by time", time.monotonic() - self._time >= self.seconds))
 
+    def prepare(self, trainer: Any) -> None:
+        """Has a trainer prepare its first copy, which would take longer otherwise; called before training."""
+        if not self.is_disabled:
+            keeps_frozen = trainer.frozen is None or not self.checkpointer.keeps_base
+            trainer.prepare_copies(() if keeps_frozen else trainer.frozen.keys)
+
     def collect_parts(self, trainer: Any) -> PartStates:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""
         arrays: State = {}

@@ -361,6 +361,10 @@ class Trainer(InnerLoop):
         stream = dict(self._train_feed.state()) if self._train_feed else {}
         return self.engine.own_state(into, without), {"step": self.global_step, "stream": stream}
 
+    def prepare_copies(self, without: Collection[str] = ()) -> None:
+        """Prepares the copies of the state that saves will take; does not wait."""
+        self.engine.prepare_copies(without)
+
     def non_finite(self, state: OwnState | None = None) -> list[str]:
         """Returns the keys of the variables that hold NaN or an infinity; see `Engine.non_finite`."""
         return self.engine.non_finite(state)
