@@ -12,12 +12,15 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
+from typing import Any
 
-SPARED = {"tensorflow": "keras.src.utils.rng_utils"}
-SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
+SPARED = dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
 """Packages that are not found, and the importing modules (by prefix) that do not find them."""
 
 MACHINERY = ("importlib", "keras.src.utils.module_utils")
+
+SEEDING = "keras.src.utils.rng_utils"
+"""The module of Keras that imports TensorFlow to seed it."""
 
 COMPILER = "torch._dynamo"
 DECORATED = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")
@@ -33,14 +36,38 @@ class Sparing:
         """Raises ModuleNotFoundError where an import is to be skipped; otherwise leaves it to the next finder."""
         if name in SPARED and _importer(sys._getframe(1)).startswith(SPARED[name]):
             raise ModuleNotFoundError(f"No module named {name!r}: spared by {__file__}", name=name)
-        if name == "torch" or (name in DECORATED and COMPILER not in sys.modules):
-            spec = importlib.machinery.PathFinder.find_spec(name, path)
-            if spec is not None and spec.loader is not None:
-                spec.loader.exec_module = functools.partial(
-                    _torch if name == "torch" else _decorated, spec.loader.exec_module
-                )
-            return spec
-        return None
+        changed = {"torch": _torch, SEEDING: _seeding}
+        if COMPILER not in sys.modules:
+            changed |= dict.fromkeys(DECORATED, _decorated)
+        if name not in changed:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(changed[name], spec.loader.exec_module)
+        return spec
+
+
+class IfImported:
+    """Keras's lazy TensorFlow, available once something else has imported it.
+
+    If its import failed instead, Keras would remember that there is none, for every layer that needs it.
+    """
+
+    def __init__(self, lazy: Any) -> None:
+        self._lazy = lazy
+
+    @property
+    def available(self) -> bool:
+        return "tensorflow" in sys.modules and self._lazy.available
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lazy, name)
+
+
+def _seeding(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Loads the module that seeds all libraries; it seeds TensorFlow only if that is there."""
+    execute(module)
+    module.tf = IfImported(module.tf)
 
 
 def _torch(execute: Callable[[ModuleType], None], module: ModuleType) -> None:

@@ -56,6 +56,11 @@ class FrozenWeights:
         """The variables of the base that `base` has returned."""
         return self._keys if self._base is not None else ()
 
+    @property
+    def candidates(self) -> Sequence[str]:
+        """The variables that the base has, or will have unless user code changes them."""
+        return self._keys
+
     def values(self) -> OwnState:
         """Returns what this process has of the variables of the base."""
         return self._engine.own_weights(self._keys)

@@ -95,8 +95,8 @@ class Saver:
     def prepare(self, trainer: Any) -> None:
         """Has a trainer prepare its first copy, which would take longer otherwise; called before training."""
         if not self.is_disabled:
-            keeps_frozen = trainer.frozen is None or not self.checkpointer.keeps_base
-            trainer.prepare_copies(() if keeps_frozen else trainer.frozen.keys)
+            has_all = trainer.frozen is None or not self.checkpointer.keeps_base
+            trainer.prepare_copies(() if has_all else trainer.frozen.candidates)
 
     def collect_parts(self, trainer: Any) -> PartStates:
         """Returns the state of the parts; meanwhile prefetching draws no random numbers."""

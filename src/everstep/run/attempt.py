@@ -254,6 +254,15 @@ class Attempt(Tracker, Hook):
         self._digests = state.hex(), weights.hex()
         self._digested_step = self._trainer.global_step
 
+    def _record_restored_state(self) -> None:
+        """Records the digest of the restored weights, if the last attempt was killed between their save and that."""
+        engine, step = self._trainer.engine, self._trainer.global_step
+        if not (self._run.is_kept or engine.is_spread) or not step or self._trainer.frozen.candidates:
+            return  # digests are over all weights, which checkpoints on a base do not have
+        if engine.is_spread or str(step) not in self._run.record["states"]:
+            weights = engine.digest_of([key for key in engine.variables if key.startswith(WEIGHTS)])
+            self._run.add_state(step, weights)
+
     def require_digests(self) -> None:
         """Computes the digests in an attempt that had nothing left to train, if no checkpoint has them."""
         if self._digests is None:
@@ -311,6 +320,7 @@ class Attempt(Tracker, Hook):
             engine={"engine": running, "data_on_device": dict(self._trainer.data_on_device)},
             extra=extra,
         )
+        self._record_restored_state()
         resume_checks.report_loop(former, running)
         try:
             yield

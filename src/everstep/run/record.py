@@ -314,6 +314,11 @@ class Run:
         if attempt["ended"] is not None:  # it failed while this was being written
             self._try_to_write()
 
+    def add_state(self, step: int, digest: str) -> None:
+        """Records the digest of the weights of a step, with the next write."""
+        states = {**self.record["states"], str(step): digest}
+        self.record["states"] = {name: states[name] for name in sorted(states, key=int)}
+
     def _drop_states(self, step: int) -> None:
         """Drops the digests of `step` and later: these steps are recomputed, perhaps without some batches."""
         known = {name: found for name, found in self.record["states"].items() if int(name) < step}

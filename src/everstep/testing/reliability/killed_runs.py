@@ -101,6 +101,10 @@ def differences(job: Job, expected: dict) -> Iterator[str]:
             yield (
                 f"{job.experiment} on {job.backend}: {key} {record[key]!r}, not {expected[key]!r}; attempts: {reasons}"
             )
+    for step, digest in expected["states"].items():
+        if record["states"].get(step) != digest:
+            recorded = record["states"].get(step, "none")
+            yield f"{job.experiment} on {job.backend}: digest of step {step} {recorded}, not {digest}"
 
 
 def first_difference(job: Job, whole: Job) -> int | None:
