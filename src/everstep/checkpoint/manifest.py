@@ -74,6 +74,11 @@ class Manifest:
     format: int = IN_PARTS
     base: Base | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
 
 def write(directory: Path, manifest: Manifest, known: Files | None = None) -> None:
     """Syncs all files and folders below `directory` to disk, and writes the manifest with the digests beside them.

@@ -260,7 +260,7 @@ class OrbaxCheckpointer(Checkpointer):
     def _prune(self, saved: int) -> None:
         """Removes the steps that retention does not keep; checkpoints of other runs are ignored."""
         own = [record for step in self.steps() if (record := self._own(self._path(step), step)) is not None]
-        kept = self._retention.kept(Entry(record.step, record.saved, record.metrics) for record in own)
+        kept = self._retention.kept(Entry(one.step, one.saved, one.metrics, one.size) for one in own)
         removed = [record for record in own if record.step not in kept and record.step != saved]
         for record in removed:
             storage.remove_directory(self._path(record.step))

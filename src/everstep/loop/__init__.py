@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from everstep.loop.config import (
         ProgressiveTrainerConfig,
         TrainerConfig,
+        in_bytes,
         profiled_steps,
     )
     from everstep.loop.controller import Controller

@@ -43,6 +43,32 @@ Interval = Annotated[
 ]
 """Steps as a number, or epochs as text: `1 epoch`, `0.5 epochs`. `in_steps` converts both to steps."""
 
+_BYTES = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?) ?(kB|MB|GB|TB)")
+
+
+def in_bytes(size: int | str) -> int:
+    """Returns the bytes of a size such as `2GB`, whose units are powers of a thousand."""
+    if isinstance(size, int):
+        return size
+    number, unit = _BYTES.fullmatch(size).groups()  # type: ignore[union-attr]
+    return int(float(number) * 1000 ** (1 + ("kB", "MB", "GB", "TB").index(unit)))
+
+
+def _checked_size(value: Any) -> Any:
+    """Returns a valid size unchanged."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if is_number or (isinstance(value, str) and _BYTES.fullmatch(value)):
+        return value
+    raise UsageError("expected bytes, as '2GB', '500 MB' or a whole number above 0", received=value)
+
+
+Size = Annotated[
+    int | str,
+    pydantic.BeforeValidator(_checked_size),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_BYTES.pattern}$"}]}),
+]
+"""Bytes as a number, or as text with a unit: `2GB`. `in_bytes` converts both."""
+
 _FOLDERS = (  # of a run directory
     *("checkpoints", "ema_checkpoints", "export", "exported_ckpts", "profile", "samples", "spool", "train", "wandb"),
 )
@@ -96,7 +122,7 @@ class TrainerConfig(Config):
     _alternatives: ClassVar[tuple[tuple[str, ...], ...]] = (("train_steps", "epochs"),)
     _may_change: ClassVar[frozenset[str]] = frozenset(
         {"train_steps", "epochs", *INTERVALS, "checkpoint_seconds", "max_to_keep", "keep_steps", "keep_seconds"}
-        | {"keep_best", "best_checkpoint_eval_metric", "best_checkpoint_metric_comp", "save_failure"}
+        | {"keep_ladder", "keep_best", "best_checkpoint_eval_metric", "best_checkpoint_metric_comp", "save_failure"}
         | {"best_checkpoint_export_subdir", "early_stopping"}
         | {"loss_upper_bound", "recovery_begin_steps", "recovery_max_trials"}
         | {"validation_steps", "validation_summary_subdir", "continuous_eval_timeout", "tracking", "profile"}
@@ -124,6 +150,8 @@ class TrainerConfig(Config):
     """Keep also, permanently, one checkpoint per this many steps."""
     keep_seconds: Annotated[float, Gt(0)] | None = None
     """Keep also, permanently, one checkpoint per this many seconds."""
+    keep_ladder: Size | None = None
+    """Keep also as many checkpoints as fit into these bytes, such as `2GB`, spread over the run."""
     keep_best: Annotated[int, Ge(0)] = 0
     """Keep also this many of the best checkpoints by `best_checkpoint_eval_metric`."""
     best_checkpoint_eval_metric: str = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from everstep.checkpoint import Checkpointer, OrbaxCheckpointer, Retention, SaveError, SharedCheckpointer
 from everstep.gang import Gang
-from everstep.loop import TrainerConfig
+from everstep.loop import TrainerConfig, in_bytes
 from everstep.run.record import Run
 from everstep.run.signals import Interrupted
 
@@ -26,6 +26,7 @@ def opened_checkpoints(
         newest=config.max_to_keep,
         every_steps=config.keep_steps,
         every_seconds=config.keep_seconds,
+        ladder_bytes=None if config.keep_ladder is None else in_bytes(config.keep_ladder),
         best=config.keep_best,
         metric=config.best_checkpoint_eval_metric,
         mode=config.best_checkpoint_metric_comp,
