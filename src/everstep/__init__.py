@@ -13,15 +13,15 @@ data/                 which source reads which data, shuffled, repeated or cut h
                       reader per format
 engine/               how steps run: one file per backend, GPU and precision, what is compiled, how batches are placed
                       and shared by devices and processes
-loop/                 when things happen: windows, evaluations, saves, early stopping, NaN and rollbacks; Keras
-                      callbacks; `trainer` keys and defaults
+loop/                 when things happen: windows, evaluations, saves, early stopping, stages, NaN and rollbacks;
+                      Keras callbacks; `trainer` keys and defaults
 checkpoint/           what a run resumes from: which are complete, damaged or kept; object stores (`gs://`, `s3://`)
 tracking/             what is logged: console, `history.csv`, TensorBoard, MLflow, W&B; servers that are down, points
                       that were sent
 evaluation/           how good the model is, sample by sample: metrics, samples to show, files
 export/               what is served: which formats, the comparison with the live model; one file per format
-run/                  one run: record, lock, signals, git and packages, what a resumed run may change, exit codes,
-                      removal
+run/                  one run: record, lock, signals, preemption, git and packages, what a resumed run may change,
+                      exit codes, removal
 gang/                 the processes that train one run, and what they agree on; who is missing or frozen
 report/               what a person looks at: the report, runs side by side, the model card
 trained/              what a trained model is used for: predictions and their files, exports again; files that may

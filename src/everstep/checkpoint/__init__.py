@@ -22,7 +22,7 @@ retention.py        which checkpoints are kept and which deleted: newest, every 
 base.py             frozen weights, written once per run in `base/`; when they are missing, damaged or no longer used;
                     those of a task (`Task.base_weights`) are compared in `engine/state.py`
 partial_read.py     some arrays of a checkpoint that may not be trusted, for `init_checkpoint`; limits of size,
-                    refuses archives that unpack to too much
+                    refuses archives that unpack to too much, and compressed arrays
 averaging.py        the average of several checkpoints: which arrays are averaged, refuses those of other models;
                     which steps: `run/checkpoint_selection.py`
 remote/             runs and data on `gs://`, `s3://`: upload, retries, one machine at a time

@@ -24,8 +24,8 @@ torch.py                 PyTorch: which steps run as CUDA graphs and which eager
                          refused
 feed.py                  reads batches ahead in a thread: how many; the position of the last one taken, for
                          checkpoints; a source that does not respond
-call_length.py           how many steps one compiled call holds: about a second, at most 200 steps and 16 MiB; where
-                         windows end is in `loop/schedule.py`
+call_length.py           how many steps one compiled call holds: about a second, at most 200 steps and 16 MiB; whether
+                         another length is worth compiling; where windows end is in `loop/schedule.py`
 window.py                means of what steps returned, in training and evaluation, weighted by what `steps.py` counts;
                          the first step that is not finite; norms
 logs.py                  what steps may return: "must return a dict", "returned no loss", two metrics of one name;

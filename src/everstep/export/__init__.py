@@ -18,8 +18,8 @@ keras_file.py          `model.keras`: loaded back in safe mode; "cannot be loade
 saved_model.py         `saved_model/`: signature, open sizes, on JAX and TensorFlow; refuses PyTorch, folders that are
                        no SavedModel
 torch_program.py       `model.pt2`: which dimensions may vary; "PyTorch cannot export it"
-hub_preset.py          a KerasHub preset, LoRA adapters, a folder for Hugging Face Transformers: what is merged, what
-                       would be lost
+hub_preset.py          a KerasHub preset, LoRA adapters, a folder for Hugging Face Transformers: what is merged and
+                       scaled, what would be lost
 comparison.py          an exported model compared with the live one: the tolerance (1e-5; 1e-2 in half precision or
                        on an accelerator)
 serving.py             `ExportModule` and `export`: preprocessing, several signatures, inputs whose shape is unknown,

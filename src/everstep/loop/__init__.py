@@ -41,7 +41,8 @@ frozen.py               which frozen variables checkpoints leave out (64 KiB and
                         changed
 same_state.py           several processes: refuses to save when their states differ
 variable_plan.py        the variables that an experiment will have, for `everstep config --sharding`
-progressive.py          training in stages: what a stage takes over (weights, slots, learning rate)
+progressive.py          training in stages: what a stage takes over (weights, moments of the optimizer,
+                        learning rate)
 standard.py             orbit's `StandardTrainer`, by the path that users type; the code is in
                         `model_garden/standard.py`
 actions/                what is called with the logs of a loop or an evaluation: early stopping, best checkpoint,

@@ -1,7 +1,8 @@
 """Reproduce: a run is repeated from its record, and compared with it bit by bit.
 
 reproducing.py  `reproduce`: how often it repeats a run, which code, which step; what is refused; the verdict
-repetition.py   the command that repeats a run, its code checked out again, its environment; "cannot be repeated"
+repetition.py   the command that repeats a run, its code checked out again, its environment; "cannot be repeated"; of
+                flows and components: `projects/repetitions.py`
 programs.py     runs that a user's script has started: the script again, with another directory
 evidence.py     what a run has left on disk: record, configuration, numbers (without times), weights
 comparison.py   the first difference of two runs, bit for bit, without a tolerance, and what explains it: seed,

@@ -23,11 +23,12 @@ syncing.py          `everstep runs sync`: what could not be sent
 samples.py          samples of evaluations, as files in `samples/`; histograms with 32 bins
 appending.py        all of a record in a file, or nothing of it
 metric_names.py     from a metric's name: higher or lower is better, training or validation
-metric_history.py   metrics as they come in, for a display: best, trend, steps per second
+metric_history.py   metrics as they come in, for a display: best, trend, steps per second and over which time they are
+                    measured
 data_wait.py        warns, once, when a run has waited for data for more than a fifth of the time
 system_metrics.py   CPU, memory, disk and GPU figures (`system_seconds`)
 sweep_tags.py       the sweep that a run is a trial of, as tags; nested runs on MLflow: `sweeps/parent_run.py`
-live_display.py     a few lines that show a run: which metrics, progress, time left
+live_display.py     a few lines that show a run: which metrics, progress, the time left at that speed
 live_screen.py      keeps them at the bottom of a terminal: how often they are drawn
 cell_display.py     the same in a notebook: progress and a small table (8 rows), one output that is replaced in place
 styled_lines.py     styled text, by rich; NO_COLOR, ASCII

@@ -7,6 +7,7 @@ reading.py      `text_stream`: from a configuration to batches; refuses a tokeni
 tokenizers.py   bytes, a `tokenizer.json`, a KerasHub tokenizer; start, end and padding tokens, special tokens in a
                 text
 documents.py    from rows to documents: prompt and completion, start and end tokens, which tokens count in the loss
+                (of a chat: `chat.py`)
 chat.py         chat templates: the default one, Jinja, which pieces the assistant writes
 token_store.py  the cache of tokenized documents: where, when it is used again, when it is damaged
 packing.py      `packing`: which documents share a row, in each epoch; texts are cut in `stream.py`
