@@ -165,6 +165,7 @@ def run_experiment(
     if entry_point is None and model_dir and keep:  # a user's program
         placed = program_run(model_dir)
         model_dir, entry_point = placed.directory, EntryPoint(record=placed.record())
+        allow_change = placed.allowed(allow_change)
     session = _Session(
         task,
         params,

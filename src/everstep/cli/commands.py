@@ -103,6 +103,12 @@ _CORE = {
         "everstep.cli.reproduce",
         also_typed=words_for("everstep reproduce RUN", "repeat replay rerun verify"),
     ),
+    "fork": Command(
+        RUNS,
+        "Start a new run from a checkpoint of another one.",
+        "everstep.cli.fork",
+        also_typed=words_for("everstep fork RUN --at STEP", "branch continue-from warm-start"),
+    ),
     "generate": Command(
         RUNS,
         "Let a trained language model continue texts.",

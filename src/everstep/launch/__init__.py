@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 from everstep.doors import lazy_names
 
 if TYPE_CHECKING:
-    from everstep.launch.child import ExitStatus
+    from everstep.launch.child import (
+        Child,
+        ExitStatus,
+        SignalForwarding,
+    )
     from everstep.launch.child_gang import (
         LocalGang,
         ProcessCount,

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,14 @@ class Redirection:
       number: Which of the program's runs that is: 1 for the one whose directory is named first.
       seed: Its seed, where the program names none; None for a seed as usual.
       repeats: Whether the program is repeated only to compare it: then no server is told about it.
+      allow_change: What that run may change although it is resumed, as a fork is.
     """
 
     directory: str
     number: int = 1
     seed: int | None = None
     repeats: bool = False
+    allow_change: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
         """Returns the variables for the environment of the program."""
@@ -64,11 +66,17 @@ class ProgramRun:
       directory: Where it is.
       number: Which of the program's runs it is, from 1.
       seed: The seed of the run that is repeated; None where none is.
+      allow_change: What it may change although it is resumed, beside what its program allows.
     """
 
     directory: str | Path
     number: int
     seed: int | None = None
+    allow_change: tuple[str, ...] = ()
+
+    def allowed(self, by_program: str | Sequence[str]) -> list[str]:
+        """Returns the keys that it may change: those that its program allows, and those of this start."""
+        return [*([by_program] if isinstance(by_program, str) else by_program), *self.allow_change]
 
     def record(self) -> dict[str, Any]:
         """Returns the entry of `run.json`: how the program was started."""
@@ -88,8 +96,10 @@ def program_run(model_dir: str | Path) -> ProgramRun:
     elsewhere = redirection()
     if elsewhere is None:
         return ProgramRun(model_dir, number)
-    seed = elsewhere.seed if number == elsewhere.number else None
-    return ProgramRun(elsewhere.place(str(model_dir), number), number, seed)
+    place = elsewhere.place(str(model_dir), number)
+    if number != elsewhere.number:
+        return ProgramRun(place, number)
+    return ProgramRun(place, number, elsewhere.seed, tuple(elsewhere.allow_change))
 
 
 def directory_of(model_dir: storage.PathLike) -> str:

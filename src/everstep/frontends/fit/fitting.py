@@ -284,7 +284,7 @@ def fit(
                 deterministic=exact,
                 keep=bool(model_dir),
                 verbose=verbose,
-                allow_change=allow_change,
+                allow_change=placed.allowed(allow_change) if placed else allow_change,
                 names=NAMES,
                 has_command=False,
                 export=formats,
