@@ -27,6 +27,7 @@ report/               what a person looks at: the report, runs side by side, the
 trained/              what a trained model is used for: predictions and their files, exports again; files that may
                       harm
 reproduce/            a run repeated, and compared: the first difference and its cause
+forks/                a new run that begins with a checkpoint of another one
 launch/               a run in processes of their own: restarts and their pauses, several processes here, on Slurm, on
                       Ray
 frontends/            compiled Keras models: `fit`, and how it differs from an experiment
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from everstep.errors import TrainingError, UsageError
     from everstep.experiment import run_experiment
     from everstep.experiment_config import ExperimentConfig, Mode
+    from everstep.forks import fork
     from everstep.frontends.fit import fit
     from everstep.loop import Hook, ProgressivePolicy, ProgressiveTrainerConfig, StopAt, Trainer, TrainerConfig
     from everstep.loop.actions import EarlyStopping

@@ -50,7 +50,7 @@ def test_commands_and_options(bash: Complete) -> None:
     assert bash("tr") == ["train"]
     assert {"train", "runs", "sweep", "ui"} <= {*bash("")}
     assert bash("runs", "sh") == ["show"]
-    assert {"list", "show", "watch", "compare", "rm", "sync"} == {*bash("runs", "")}
+    assert {"list", "show", "watch", "compare", "tree", "rm", "sync"} == {*bash("runs", "")}
     assert bash("train", "--allow") == ["--allow-change"]
     assert bash("train", "--mode", "train_and_p") == ["train_and_post_eval"]
 

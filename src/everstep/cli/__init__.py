@@ -14,6 +14,7 @@ report.py        `everstep report`: its options; the page is in `report/`
 ui.py            `everstep ui`: its ports (7878, 5000, 6006), MLflow and TensorBoard beside it; the page is served by
                  `report/server.py`
 reproduce.py     `everstep reproduce`: its options; the work is in `reproduce/`
+fork.py          `everstep fork`: its options; the work is in `forks/`
 runs.py          `everstep runs`: `runs ROOT` is `runs list ROOT`
 runs_list.py     `everstep runs list`: columns, `--sort` (metric, step, age, experiment), `--descending`; without it
                  by path, as `run/listing.py` finds them
@@ -21,6 +22,7 @@ runs_show.py     `everstep runs show`: what is shown of one run
 runs_watch.py    `everstep runs watch`: how often it looks, when it ends, its exit code
 runs_compare.py  `everstep runs compare`: prints what `report/side_by_side.py` finds; a sweep stands for its 4 best
                  trials
+runs_tree.py     `everstep runs tree`: which run was forked from which, and what was changed
 runs_sync.py     `everstep runs sync`: sends what servers have not received
 runs_rm.py       `everstep runs rm`: prompts, `--force`; prints the refusals of `run/removal.py`, which decides what is
                  removed

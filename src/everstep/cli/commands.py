@@ -105,7 +105,7 @@ _CORE = {
     ),
     "fork": Command(
         RUNS,
-        "Start a new run from a checkpoint of another one.",
+        "Start a new run from the exact state of another one.",
         "everstep.cli.fork",
         also_typed=words_for("everstep fork RUN --at STEP", "branch continue-from warm-start"),
     ),

@@ -21,13 +21,15 @@ Words = Annotated[
         help="Values that the fork has instead; or, after --, the program that trains it.",
     ),
 ]
-At = Annotated[int, typer.Option("--at", metavar="STEP", help="The step of a checkpoint, from which on it is another run.")]
+At = Annotated[
+    int, typer.Option("--at", metavar="STEP", help="The step of the checkpoint that the new run begins with.")
+]
 ModelDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="The directory of the new run; by default RUN-from-STEP.")
 ]
 
 
-@app.command(epilog="Example: everstep fork runs/digits --at 500 trainer.optimizer_config.learning_rate.initial=0.01")
+@app.command(epilog="Example: everstep fork runs/mnist-local-5f2c7a90b1 --at 500 trainer.train_steps=2000")
 def fork(
     context: typer.Context,
     run: Run,

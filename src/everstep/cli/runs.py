@@ -15,6 +15,7 @@ from everstep.cli.runs_list import list_runs
 from everstep.cli.runs_rm import remove
 from everstep.cli.runs_show import show
 from everstep.cli.runs_sync import sync
+from everstep.cli.runs_tree import tree
 from everstep.cli.runs_watch import watch_runs
 from everstep.errors import UsageError
 from everstep.run import named_run
@@ -26,6 +27,7 @@ _ALSO_TYPED = {
     **words_for("rm", "remove delete del clean"),
     **words_for("watch", "log logs tail follow monitor attach"),
     **words_for("sync", "upload push"),
+    **words_for("tree", "lineage graph forks parents"),
 }
 """Words that people type in place of a command."""
 
@@ -56,7 +58,7 @@ def _refuse_misspelt(word: str, rest: Sequence[str], commands: Iterable[str]) ->
 
 app = new_app(
     cls=RunsGroup,
-    subcommand_metavar="[ROOT] | show DIR | watch RUN | compare DIR DIR… | rm DIR… | sync DIR",
+    subcommand_metavar="[ROOT] | show DIR | watch RUN | compare DIR DIR… | tree | rm DIR… | sync DIR",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: everstep runs show runs/mnist-local-5f2c7a90b1 --json",
 )
@@ -75,4 +77,5 @@ app.command("show", epilog="Example: everstep runs show runs/mnist-local-5f2c7a9
 app.command("sync", epilog="Example: everstep runs sync runs/mnist-local-5f2c7a90b1")(sync)
 app.command("watch", epilog="Example: everstep runs watch runs/mnist-local-5f2c7a90b1")(watch_runs)
 app.command("compare", epilog="Example: everstep runs compare runs/first runs/second --out curves.png")(compare)
+app.command("tree", epilog="Example: everstep runs tree")(tree)
 app.command("rm", epilog="Example: everstep runs rm runs/mnist-local-5f2c7a90b1 --dry-run")(remove)

@@ -13,7 +13,7 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
+from everstep.run import FORKED_FROM, FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
 from everstep.tracking import SIDE_FIGURES
 
 Directory = Annotated[
@@ -50,7 +50,8 @@ def _summary(run: Overview) -> str:
     rows = [(name, text_or_dash(record[name])) for name in plain]
     rows[3:5] = [("status", run.state), ("progress", progress(run))]
     rows[2:2] = _label_rows(record)
-    stopped, final = record.get("stopped_early"), run.final_weights
+    origin, stopped, final = record.get(FORKED_FROM), record.get("stopped_early"), run.final_weights
+    rows += [("forked from", f"{origin['directory']} at step {origin['step']}")] if origin else []
     rows += [("stopped by", stopped["reason"])] if stopped else []
     rows += [("weights", f"of {final.mark}")] if final else []
     rows += _submission_rows(run)

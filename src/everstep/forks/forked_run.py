@@ -75,7 +75,7 @@ def _recorded_command(parent: Path, record: Record, changes: Sequence[str]) -> l
         raise UsageError(
             "was not started by everstep train or a script",
             key=str(parent),
-            remedy="create the fork in Python, everstep.fork(RUN, at=STEP, model_dir=DIR), and call there what trains it",
+            remedy="create the fork in Python, everstep.fork(RUN, at=STEP, model_dir=DIR), and train it there",
         )
     if changes:
         raise UsageError(

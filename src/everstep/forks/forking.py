@@ -18,10 +18,7 @@ from everstep.checkpoint import CHECKPOINTS, Damaged, complete_checkpoints
 from everstep.checkpoint import base as bases
 from everstep.checkpoint import manifest as manifests
 from everstep.errors import UsageError
-from everstep.run import Record, read
-
-FORKED_FROM = "forked_from"
-"""The key of `run.json` that names the parent: its id and directory, and the step."""
+from everstep.run import FORKED_FROM, Record, read
 
 _COPIED = ("config.yaml", "history.csv", "programs", ".compiled")
 """What is copied beside the checkpoint; rows of the history after the step go when the fork is trained."""
@@ -61,7 +58,8 @@ def fork(run: storage.PathLike, at: int, model_dir: storage.PathLike) -> Path:
         manifest = bases.verify(checkpoint)
         frozen = bases.find(checkpoint, manifest)
     except Damaged as damage:
-        raise UsageError(f"its checkpoint of step {at} is damaged: {damage}", key=str(run), remedy=_others(parent, at))
+        reason = f"its checkpoint of step {at} is damaged: {damage}"
+        raise UsageError(reason, key=str(run), remedy=_others(parent, at)) from None
     identity = uuid.uuid4().hex
     if into.is_dir():
         into.rmdir()

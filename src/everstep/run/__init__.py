@@ -172,6 +172,7 @@ if TYPE_CHECKING:
         listen_to_trials,
     )
     from everstep.run.record import (
+        FORKED_FROM,
         OWN_FILES,
         Record,
         Run,

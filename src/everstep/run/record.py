@@ -76,6 +76,9 @@ _BLANK: Record = {
 }
 
 
+FORKED_FROM = "forked_from"
+"""The key of a fork's record that names its parent: `run`, the id, `directory` and `step`."""
+
 OWN_FILES = ("config.yaml", REQUIREMENTS, CODE_DIFF, "history.csv")
 """The files that a run writes in its directory, after `run.json`."""
 

@@ -16,7 +16,7 @@ from everstep.run.attempt import Attempt
 from everstep.run.cost import Throughput
 from everstep.run.kept_work import goodput
 from everstep.run.labels import tag_words
-from everstep.run.record import Run
+from everstep.run.record import FORKED_FROM, Run
 from everstep.task import unpack
 from everstep.tracking import (
     BackgroundTracker,
@@ -217,8 +217,9 @@ def _tracked(run: Run, params: Any) -> TrackedRun:
 
 
 def _tags(run: Run) -> dict[str, Any]:
-    record = run.record
-    return {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
+    record, origin = run.record, run.record.get(FORKED_FROM) or {}
+    own = {"experiment": record["experiment"], "backend": record["backend"], "attempt": len(record["attempts"]) + 1}
+    return own | {f"everstep.forked_from_{key}": origin[key] for key in ("run", "step") if origin}
 
 
 def _samples(run: Run, config: TrackingConfig, params: Any) -> SampleFiles:
