@@ -1,7 +1,9 @@
 """`everstep.fit`: the arguments of `model.fit`, on the loop.
 
 fitting.py        `fit`: its arguments and defaults; what differs from an experiment: the last short batch is trained,
-                  seeds, shuffling; refuses unknown arguments; batch sizes as Keras chooses them
+                  seeds, shuffling
+arguments.py      checks every argument but the data: unknown ones, numbers, `class_weight`, formats, directories that
+                  are no place for a run; batch sizes as Keras chooses them
 tracking.py       `tracking`: names of trackers, or their settings
 labelling.py      `name`, `tags` and `notes`; the default name, which is that of the model
 final_report.py   `report`: which runs are evaluated sample by sample at their end (those where it takes at most 10 s),
