@@ -107,7 +107,7 @@ def _numbers(wanted: str) -> list[int]:
 def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:
     """Returns the exported best weights of a run, else the best of its checkpoints by its own metric."""
     config = _trainer(directory)
-    exported = _exported_best(directory / str(config.get("best_checkpoint_export_subdir") or "best"))
+    exported = _exported_best(best_folder(directory))
     if exported is not None:
         return kept.get(int(exported.name), exported) if needs == "task" else exported
     metric, mode = config.get("best_checkpoint_eval_metric"), config.get("best_checkpoint_metric_comp", "higher")
@@ -120,6 +120,11 @@ def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:
             remedy=_existing(kept),
         )
     return kept[rated.pop()]
+
+
+def best_folder(directory: Path) -> Path:
+    """Returns the folder in which a run exports its best weights, whether it does or not."""
+    return directory / str(_trainer(directory).get("best_checkpoint_export_subdir") or "best")
 
 
 def _exported_best(folder: Path) -> Path | None:
