@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         check_labels,
     )
     from everstep.data.map_dataset import MapDatasetStream
-    from everstep.data.names import class_names
+    from everstep.data.names import class_names, file_paths
     from everstep.data.parquet import (
         ParquetSource,
         ParquetStream,

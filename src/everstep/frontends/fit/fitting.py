@@ -56,6 +56,7 @@ from everstep.frontends.fit.arguments import (
 )
 from everstep.frontends.fit.best_epoch import best_epoch
 from everstep.frontends.fit.class_names import ClassNames
+from everstep.frontends.fit.data_folders import require_no_data
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
 from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
@@ -65,8 +66,9 @@ from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
 from everstep.run import announcements, closing_rows, exported_files, program_run, shorten_uncaught_errors, stored_seed
-from everstep.task import needs_labels, require_compiled
+from everstep.task import CompiledTask, needs_labels, require_compiled
 from everstep.tracking import TrackingConfig
+from everstep.types import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,9 @@ NAMES: KeyNames = {
     "task.train_data.global_batch_size": "batch_size",
     "task.validation_data.global_batch_size": "validation_batch_size",
     "task.train_data.repeat": None,
+    "task.train_data.y": "y",
     "task.train_data": "x",
+    "task.validation_data.y": "validation_data",
     "task.validation_data": "validation_data",
     "task.shuffle": "shuffle",
     "task.class_weight": "class_weight",
@@ -98,6 +102,17 @@ class FitConfig(CompiledTaskConfig):
 
     shuffle: bool = True
     """Whether arrays are shuffled."""
+
+
+class FitTask(CompiledTask):
+    """The compiled model; errors about its labels name `y`."""
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Checks the labels."""
+        try:
+            super().check_batch(inputs)
+        except UsageError as error:
+            raise UsageError(problems_under("y", error)) from error
 
 
 def fit(
@@ -201,6 +216,7 @@ def fit(
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     require_place(model_dir)
+    require_no_data(model_dir, x, validation_data)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
     counts = Counts(*given, model.steps_per_execution or 1)
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
@@ -271,6 +287,7 @@ def fit(
             callbacks=given_callbacks,
             first_epoch=counts.initial_epoch,
             watch=watch,
+            task_cls=FitTask,
             run=RunPlan(
                 directory,
                 task,
@@ -330,7 +347,7 @@ def _train_stream(
             f"batch_size={counts.batch_size} is not used: the {type(data).__name__} makes its own batches", stacklevel=3
         )
     stream = preprocessed(stream, model, data)
-    return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
+    return MappedStream(stream, class_weighted(class_weight), keeps_labels=True) if class_weight else stream
 
 
 def _validation_stream(

@@ -4,8 +4,12 @@ Arrays are separate or in a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may
 inputs or outputs. Anything else, such as a dataset, contains labels and weights.
 """
 
+import contextlib
+import dataclasses
+import functools
 import math
 import numbers
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -63,7 +67,8 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
     if isinstance(data, list | tuple) and len(data) in (2, 3):
         parts = [_texts(data[0]), *map(_column, data[1:])]
         if is_arrays(parts):
-            return _packed(*parts, takes_text=takes_text)
+            with _as_validation_data():
+                return _packed(*parts, takes_text=takes_text)
     if needs_labels and is_arrays(data):
         raise UsageError(
             "has inputs but no labels, and the model's loss needs them",
@@ -71,6 +76,21 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
             remedy="pass (x_test, y_test), or (x_test, x_test) for a model that reproduces its inputs",
         )
     return data
+
+
+@contextlib.contextmanager
+def _as_validation_data() -> Iterator[None]:
+    """Inside the block errors name `validation_data`, and say of which part they are."""
+    try:
+        yield
+    except UsageError as error:
+        renamed = [
+            dataclasses.replace(problem, key="validation_data", reason=f"{problem.key} {problem.reason}")
+            if problem.key != "x, y"
+            else dataclasses.replace(problem, key="validation_data")
+            for problem in error.problems
+        ]
+        raise UsageError(renamed) from error
 
 
 def split(source: Any, fraction: Any) -> tuple[Any, Any]:
@@ -170,7 +190,7 @@ def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
             key="y",
             remedy="pass y, or y=x for a model that reproduces its inputs",
         )
-    x = nest.map_leaves(_as_keras, x)
+    x = nest.map_leaves(functools.partial(_as_keras, "x"), x)
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 
 
@@ -190,7 +210,8 @@ def _column(values: Any) -> Any:
 
 
 def _packed(x: Any, y: Any, sample_weight: Any = None, *, takes_text: bool = False) -> Any:
-    x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
+    parts = {"x": x, "y": y, "sample_weight": sample_weight}
+    x, y, weight = (nest.map_leaves(functools.partial(_as_keras, key), part) for key, part in parts.items())
     data = (x, y) if weight is None else (x, y, _of_each_output(y, weight))
     if not takes_text:  # else it is checked when it is preprocessed
         check_leaves(nest.map_leaves(_checkable, data))
@@ -211,12 +232,14 @@ def _checkable(leaf: Any) -> Any:
     return np.zeros(1) if isinstance(leaf, Rows) or is_sparse_or_ragged(leaf) else leaf
 
 
-def _as_keras(leaf: Any) -> Any:
+def _as_keras(key: str, leaf: Any) -> Any:
     """Returns a pandas Series as a table of one column, as Keras does, and a table of several types as an array.
 
     Raises:
-      UsageError: A table has columns of numbers and of text, or of Python objects.
+      UsageError: A table has columns of numbers and of text, or of Python objects; or a single value is no array.
     """
+    if getattr(leaf, "shape", None) == ():
+        raise UsageError("is a single value, expected one for each sample", key=key, received=leaf)
     if hasattr(leaf, "to_frame"):
         leaf = leaf.to_frame()
     if hasattr(leaf, "dtypes") and hasattr(leaf, "columns"):
@@ -225,7 +248,7 @@ def _as_keras(leaf: Any) -> Any:
             example = leaf[odd[0]].iloc[0]
             raise UsageError(
                 f"the column {odd[0]!r} of the DataFrame holds no numbers, but {example!r}",
-                key="x",
+                key=key,
                 remedy=f"convert it, as pd.get_dummies(df, columns=[{odd[0]!r}]) or "
                 f"df[{odd[0]!r}].astype('category').cat.codes do",
             )
