@@ -14,7 +14,17 @@ from everstep.run.record import OWN_FILES, read
 
 _NAMES = {
     *("run.json", *OWN_FILES, "params.yaml", "metrics.jsonl"),
-    *("checkpoints", "base", "ema_checkpoints", "exported_ckpts", "export", "reports", "samples", "train", "validation"),
+    *(
+        "checkpoints",
+        "base",
+        "ema_checkpoints",
+        "exported_ckpts",
+        "export",
+        "reports",
+        "samples",
+        "train",
+        "validation",
+    ),
     *("processes", "profile", "programs", "spool", "submissions", "wandb"),
     *(".lock", ".lock.json", ".heartbeat", ".compiled", ".uploaded"),
 }

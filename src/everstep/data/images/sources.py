@@ -294,12 +294,12 @@ class ImageSource:
 
     def __init__(self, config: ImageDataConfig, classes: Sequence[str] = ()) -> None:
         if not isinstance(config, ImageDataConfig):
-            is_path = isinstance(config, str | os.PathLike)
+            path = os.fspath(config) if isinstance(config, str | os.PathLike) else None
             raise UsageError(
                 f"expected an ImageDataConfig, not {kind_of(config)}",
                 key="config",
-                received=config if is_path else NOTHING,
-                remedy=f"write ImageSource(ImageDataConfig(input_path={os.fspath(config) if is_path else '…'!r}, size=224))",
+                received=NOTHING if path is None else path,
+                remedy=f"write ImageSource(ImageDataConfig(input_path={path or 'photos'!r}, size=224))",
             )
         config.validate()
         self.config, self.transform = config, Transform.of(config)

@@ -124,21 +124,26 @@ class Counts:
                 warnings.warn(f"Limiting {name} to {most}", stacklevel=3)
         return dataclasses.replace(self, **lower)
 
-    def size(self, samples: int | None) -> int:
-        """Returns the batch size as Keras chooses it; `samples` is the number of samples of arrays, else None."""
-        return self.batch_size or _divided(samples, self.steps_per_epoch)
+    def size(self, samples: int | None, configured: int = 32) -> int:
+        """Returns the batch size as Keras chooses it.
+
+        Args:
+          samples: The number of samples of arrays; None for other data.
+          configured: The size where the call has none.
+        """
+        return self.batch_size or _divided(samples, self.steps_per_epoch) or configured
 
     def validation_size(self, samples: int | None) -> int:
         """Returns the same for an evaluation."""
-        return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps)
+        return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps) or 32
 
 
 def _rounded_up(steps: int | None, multiple: int) -> int | None:
     return None if steps is None else -(-steps // multiple) * multiple
 
 
-def _divided(samples: int | None, steps: int | None) -> int:
-    return -(-samples // steps) if samples and steps else 32
+def _divided(samples: int | None, steps: int | None) -> int | None:
+    return -(-samples // steps) if samples and steps else None
 
 
 def shuffling(shuffle: Any) -> bool:

@@ -10,8 +10,7 @@ import inspect
 import json
 import logging
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,18 +18,7 @@ import keras
 
 from everstep.checkpoint.remote import working_copy
 from everstep.data import (
-    CountedStream,
-    DataConfig,
-    EmptyDataError,
-    IterableStream,
-    LimitedStream,
-    MappedStream,
-    Stream,
-    class_weighted,
-    is_one_shot,
     left_out,
-    make_stream,
-    makes_batches,
 )
 from everstep.engine import backend
 from everstep.errors import DivergedError, KeyNames, UsageError, problems_under
@@ -59,8 +47,9 @@ from everstep.frontends.fit.class_names import ClassNames
 from everstep.frontends.fit.data_folders import require_no_data
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
-from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
-from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.fit.preprocessing import preprocesses
+from everstep.frontends.fit.samples import evaluation_data, split, training_data
+from everstep.frontends.fit.streams import counted, train_stream, validation_stream
 from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
@@ -253,13 +242,12 @@ def fit(
         seed = choose_seed(directory, placed.seed if placed else None) if seed is None else seed
         exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
         stack.enter_context(backend.prepared(seed, exact))
-        size = counts.size(samples_in(data))
-        train = _train_stream(model, data, counts, size, shuffle, weights, seed)
-        train, batches = _counted(train, data, counts.epoch_steps)
-        validation, validation_size = _validation_stream(model, held_out, counts, size, seed, is_validated)
+        train, train_config = train_stream(model, data, counts, shuffle, weights, seed)
+        train, batches = counted(train, data, counts.epoch_steps)
+        validation, validation_config = validation_stream(model, held_out, counts, train_config, seed, is_validated)
         task = FitConfig(
-            train_data=_data_config(size, True),
-            validation_data=_data_config(validation_size, False),
+            train_data=train_config,
+            validation_data=validation_config,
             shuffle=shuffle,
             class_weight=weights,
         )
@@ -323,114 +311,6 @@ def _train(
         return history
     finish(trained)
     return trained
-
-
-def _data_config(batch_size: int, training: bool) -> DataConfig:
-    return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
-
-
-def _train_stream(
-    model: keras.Model,
-    data: Any,
-    counts: Counts,
-    size: int,
-    shuffle: bool,
-    class_weight: Mapping[int, float] | None,
-    seed: int,
-) -> Stream:
-    config = _data_config(size, True)
-    if is_one_shot(data):
-        config = config.replace(repeat=False)
-    stream = make_stream(data, config, training=True, seed=seed, shuffle=shuffle)
-    if counts.batch_size is not None and makes_batches(data):
-        warnings.warn(
-            f"batch_size={counts.batch_size} is not used: the {type(data).__name__} makes its own batches", stacklevel=3
-        )
-    stream = preprocessed(stream, model, data)
-    return MappedStream(stream, class_weighted(class_weight), keeps_labels=True) if class_weight else stream
-
-
-def _validation_stream(
-    model: keras.Model, data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]
-) -> tuple[Stream | None, int]:
-    """Returns the batches to evaluate, and their size; None if there are none: as in Keras, nothing is evaluated.
-
-    Raises:
-      UsageError: The data cannot be read, has no end, or the first of several evaluations would read all of it.
-    """
-    if data is None:
-        return None, size
-    try:
-        own_size = counts.validation_size(samples_in(data))
-        stream = _evaluated_stream(data, counts, own_size, seed, is_validated)
-        _read_first(stream)
-    except EmptyDataError:
-        logger.warning("validation_data is empty: nothing is evaluated")
-        return None, size
-    return preprocessed(stream, model, data), own_size
-
-
-def _evaluated_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
-    """Returns the batches to evaluate; each evaluation of a generator continues where the one before has ended."""
-    if not is_one_shot(data):
-        stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
-        if counts.validation_steps is None and stream.epoch_never_ends:
-            raise UsageError(
-                "the validation data has no end", key="validation_steps", remedy="pass the batches to evaluate"
-            )
-        return stream
-    stream = IterableStream(data, reads_on=True)
-    if counts.validation_steps is not None:
-        return LimitedStream(stream, counts.validation_steps)
-    evaluations = sum(map(is_validated, range(counts.initial_epoch, counts.epochs)))
-    if evaluations > 1:
-        raise UsageError(
-            f"a {type(data).__name__} can be read only once, but there are {evaluations} evaluations",
-            key="validation_data",
-            remedy="pass the function that makes it, without calling it, or validation_steps=…, batches of each",
-        )
-    return stream
-
-
-def _read_first(stream: Stream) -> None:
-    """Reads the first batch to evaluate, which the stream keeps.
-
-    Raises:
-      EmptyDataError: There is none.
-      UsageError: It cannot be read.
-    """
-    try:
-        stream.peek()
-    except EmptyDataError:
-        raise
-    except UsageError as error:
-        raise UsageError(problems_under("validation_data", error)) from error
-
-
-def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int | None]:
-    """Returns the stream and the batches per epoch; if their number is unknown, the first pass counts them.
-
-    Args:
-      stream: The training stream.
-      data: The source of the stream; a PyTorch DataLoader knows its number of batches.
-      steps: `steps_per_epoch`.
-
-    Raises:
-      UsageError: The data has no end, and there is no `steps_per_epoch`.
-    """
-    if stream.epoch_never_ends:
-        if steps is None:
-            raise UsageError(
-                "the data has no end, so an epoch has none either",
-                key="steps_per_epoch",
-                remedy="pass steps_per_epoch=…",
-            )
-        return stream, None
-    batches = stream.batches_per_epoch
-    if batches is None:
-        with contextlib.suppress(TypeError, NotImplementedError):  # a DataLoader of an IterableDataset
-            batches = len(data) if isinstance(data, Sized) else None
-    return stream if batches is not None else CountedStream(stream), batches
 
 
 class _CountedSeed(int):

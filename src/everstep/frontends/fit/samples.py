@@ -9,16 +9,18 @@ import dataclasses
 import functools
 import math
 import numbers
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.data import ArrayStream, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
-from everstep.data.images import ImageSource
+from everstep.data import ArrayStream, DataConfig, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
+from everstep.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, RECORD_SUFFIXES
+from everstep.data.images import ImageDataConfig, ImageSource
 from everstep.engine import check_leaves
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 
 _APART = "validation data goes in as validation_data=(x_test, y_test)"
 
@@ -47,6 +49,7 @@ def training_data(
     x, y, sample_weight = _texts(x), _column(y), _column(sample_weight)
     if x is None:
         raise UsageError("nothing to train on", key="x", remedy="pass arrays, as fit(model, x, y), or a dataset")
+    refuse_name("x", x)
     if not is_arrays(x):
         _require_alone(x, y, sample_weight)
         return x
@@ -64,6 +67,7 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
     Raises:
       UsageError: It is arrays without labels, and the model's loss compares with labels.
     """
+    refuse_name("validation_data", data)
     if isinstance(data, list | tuple) and len(data) in (2, 3):
         parts = [_texts(data[0]), *map(_column, data[1:])]
         if is_arrays(parts):
@@ -76,6 +80,43 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
             remedy="pass (x_test, y_test), or (x_test, x_test) for a model that reproduces its inputs",
         )
     return data
+
+
+def refuse_name(key: str, data: Any) -> None:
+    """Refuses the name of a file or folder, and a configuration, where data is expected.
+
+    Raises:
+      UsageError: It is one; says what reads it.
+    """
+    if isinstance(data, DataConfig):
+        reader = "ImageSource(config)" if isinstance(data, ImageDataConfig) else "InputReader(config).read(), say"
+        raise UsageError(f"is {kind_of(data)}, which only names data", key=key, remedy=f"pass {reader}")
+    if not isinstance(data, str | os.PathLike):
+        return
+    name = os.fspath(data)
+    if not os.path.exists(name):
+        remedy = f"no such file or folder is in {os.getcwd()!r}; pass arrays, as fit(model, x, y), or a dataset"
+    elif os.path.isdir(name):
+        remedy = (
+            "of a folder with a folder of images for each class, pass ImageSource(ImageDataConfig("
+            f"input_path={name!r}, size=…)), from everstep.data.images, or "
+            f"keras.utils.image_dataset_from_directory({name!r})"
+        )
+    else:
+        remedy = next((how for ends, how in _READERS.items() if name.lower().endswith(ends)), _OTHER).format(name=name)
+    raise UsageError("is the name of data, not data", key=key, received=name, remedy=remedy)
+
+
+_READERS = {
+    CSV_SUFFIXES: "read it, as in table = pandas.read_csv({name!r}), and pass columns: fit(model, table[['a', 'b']], "
+    "table['label']); of images that it names, pass ImageSource(ImageDataConfig(input_path={name!r}, size=…))",
+    PARQUET_SUFFIXES: "pass ParquetSource({name!r}, x=['a', 'b'], y='label'), from everstep.data",
+    (".npy", ".npz"): "load it, as in data = numpy.load({name!r}), and pass the arrays",
+    RECORD_SUFFIXES: "pass InputReader(DataConfig(input_path={name!r}), parser_fn=…).read(), from everstep.data",
+}
+"""How files are read, by the ends of their names."""
+
+_OTHER = "read it, and pass arrays, as fit(model, x, y), or a dataset"
 
 
 @contextlib.contextmanager
