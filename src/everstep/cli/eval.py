@@ -84,7 +84,7 @@ def evaluate(
     files = [*stored, *(request.config_files or ())]
     resolved = resolve(dataclasses.replace(request, experiment=experiment, config_files=files))
     if chosen is not None:
-        print(f"evaluating {chosen}", file=sys.stderr)
+        print(f"evaluating {chosen.description}", file=sys.stderr)
     logs = run_resolved(resolved, "eval", directory, checkpoint=chosen)
     if samples is not None:
         _write_samples(resolved, directory, checkpoint, samples)

@@ -13,7 +13,7 @@ from everstep.cli.output import quiet
 from everstep.cli.resolving import import_modules
 from everstep.config import load_file
 from everstep.errors import UsageError, renamed_keys
-from everstep.run import FILES, Record, choose, read
+from everstep.run import FILES, Record, choose, read, read_final_weights
 from everstep.trained import Found, local_run, opened
 from everstep.types import Logs
 
@@ -64,9 +64,20 @@ def evaluate_on_data(
             )
         run_models.choose_backend_of(found, backend)
         import_modules(imports or ())
-        if checkpoint is not None and found.directory is not None:
-            print(f"evaluating {choose(found.directory, checkpoint)}", file=sys.stderr)
+        if found.directory is not None:
+            print(f"evaluating {_weights(found, found.directory, checkpoint)}", file=sys.stderr)
         return run_models.quietly(lambda: _evaluate(found, request, checkpoint))
+
+
+def _weights(found: Found, directory: Path, checkpoint: str | None) -> str:
+    """Returns which weights are evaluated: those of a checkpoint, or those that were exported, with their step."""
+    if checkpoint is not None:
+        return choose(directory, checkpoint).description
+    record = found.record or {}
+    final = read_final_weights(record, directory)
+    step = record.get("step") if final is None else final.step
+    epoch = "" if final is None or final.epoch is None else f" (epoch {final.epoch})"
+    return f"the exported weights, of step {step}{epoch}"
 
 
 def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Logs:

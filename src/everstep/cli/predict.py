@@ -1,5 +1,6 @@
 """`everstep predict`."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ from everstep.cli.command import new_app
 from everstep.cli.output import print_last, quiet
 from everstep.cli.resolving import import_modules
 from everstep.errors import UsageError, nearest
+from everstep.run import choose
 from everstep.trained import Found, local_run, opened
 
 app = new_app()
@@ -66,6 +68,8 @@ def predict(
     check_output(output)
     with opened(local_run(run, checkpoint)) as found:
         run_models.choose_backend_of(found, backend)
+        if checkpoint is not None and found.directory is not None:
+            print(f"predicting with {choose(found.directory, checkpoint).description}", file=sys.stderr)
         import_modules(imports or ())
         with quiet():
             from everstep.trained import PredictOptions, write_predictions

@@ -461,6 +461,8 @@ _TOP = {
     "environment": (dict,),
     "data": (dict,),
     "cost": (dict,),
+    "stopped_early": (dict, *_NONE),
+    "final_weights": (dict, *_NONE),
 }
 _ATTEMPT = {
     "started": _TEXT,
@@ -481,6 +483,8 @@ def damage(record: Mapping[str, Any]) -> str | None:
 
 def _wrong_keys(record: Mapping[str, Any]) -> Iterator[str]:
     yield from _mismatches(record, _TOP, "")
+    if not isinstance(record.get("classes", []), list):
+        yield "classes"
     for number, attempt in enumerate(record["attempts"]):
         yield from _mismatches(attempt, _ATTEMPT, f"attempts[{number}].")
         for later in ("steps_again", "saved_step"):  # older versions did not write them
