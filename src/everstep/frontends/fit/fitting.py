@@ -17,9 +17,7 @@ from typing import Any, Literal
 import keras
 
 from everstep.checkpoint.remote import working_copy
-from everstep.data import (
-    left_out,
-)
+from everstep.data import left_out, source_record
 from everstep.engine import backend
 from everstep.errors import DivergedError, KeyNames, UsageError, problems_under
 from everstep.frontends import (
@@ -291,7 +289,11 @@ def fit(
                 export=formats,
                 labels=labels,
                 at_end=final.evaluate,
-                record={**({"classes": classes.names} if classes.names else {}), **(placed.record() if placed else {})},
+                record={
+                    **({"classes": classes.names} if classes.names else {}),
+                    **(placed.record() if placed else {}),
+                    **_named_sources(train=data, validation=held_out),
+                },
             ),
             finish=finish,
         )
@@ -311,6 +313,12 @@ def _train(
         return history
     finish(trained)
     return trained
+
+
+def _named_sources(**sources: Any) -> dict[str, Any]:
+    """Returns the entry of the record that names the data, for an evaluation without the program."""
+    named = {kind: found for kind, source in sources.items() if (found := source_record(source)) is not None}
+    return {"sources": named} if named else {}
 
 
 class _CountedSeed(int):
