@@ -57,6 +57,17 @@ def test_batches_of_any_size_and_an_earlier_checkpoint(evaluate):
     assert earlier["validation_loss"] != pytest.approx(whole["validation_loss"], rel=1e-5)
 
 
+def test_it_says_which_weights_are_evaluated(evaluate, trained):
+    logged = {"last": [], "best": [], None: []}
+    for wanted in logged:
+        _, logs, error = evaluate("--data", "test.npz", "--json", *(["--checkpoint", wanted] if wanted else []))
+        logged[wanted] = [error.splitlines()[-1], logs]
+    assert logged["last"][0] == "evaluating step 6"
+    assert logged[None][0] == "evaluating the exported weights, of step 6"
+    assert logged["best"][0].startswith("evaluating step 6: the lowest validation loss, ")
+    assert logged["best"][1] == logged["last"][1] == logged[None][1]
+
+
 def test_samples_are_in_the_report(evaluate, trained):
     code, _, error = evaluate("--data", "test.csv", "--label", "side", "--samples", "10")
     assert code == 0, error

@@ -48,8 +48,8 @@ def test_links_are_removed_and_not_followed(everstep: Any, tmp_path: Path) -> No
     run, outside = finished_run("runs/a"), tmp_path / "precious"
     outside.mkdir()
     (outside / "data.bin").write_bytes(b"precious")
-    (run / "data").symlink_to(outside)
-    (run / "file.bin").symlink_to(outside / "data.bin")
+    (run / "samples").symlink_to(outside)
+    (run / "metrics.jsonl").symlink_to(outside / "data.bin")
     assert everstep("runs", "rm", "runs/a", "--yes").code == 0
     assert not run.exists()
     assert (outside / "data.bin").read_bytes() == b"precious"
@@ -148,10 +148,41 @@ def test_of_a_projects_run_the_users_files_stay(everstep: Any) -> None:
         in everstep("runs", "rm", "runs/base/training", "--yes").err
     )
     assert everstep("runs", "rm", "runs/base", "--yes").out.splitlines()[-1] == (
-        "removed runs/base (your own files in it stay)"
+        "removed runs/base (your own files in it stay: config.yaml, notes.md)"
     )
     assert sorted(os.listdir(folder)) == ["config.yaml", "notes.md"]
     assert "no runs" in everstep("runs").out
+
+
+def test_only_what_the_run_has_written_goes(everstep: Any) -> None:
+    """Also of a directory that held files before, some of which are called like the files of a run."""
+    mine = ["notes.md", "cats/1.png", "train/dog/2.png", "reports/mine.txt", "checkpoints/old.h5"]
+    for name in mine:
+        path = Path("data", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    run = finished_run("data")
+    (run / "train" / "events.out.tfevents.1").touch()
+    (run / "export").mkdir()
+    (run / "export" / "model.keras").touch()
+    (run / "later.txt").write_text("later.txt")
+    listed = everstep("runs", "rm", "data", "--dry-run").out.splitlines()[1]
+    assert listed.split()[3:4] == ["6"], "the files of the run"
+    done = everstep("runs", "rm", "data", "--yes")
+    assert done.out.splitlines()[-1] == (
+        "removed data (your own files in it stay: cats, checkpoints, later.txt, notes.md, reports, and 1 more)"
+    )
+    left = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    assert left == sorted([*mine, "later.txt"])
+    assert all((run / name).read_text() == name for name in left)
+
+
+def test_the_directory_of_a_flow_goes_with_what_its_code_has_written(everstep: Any) -> None:
+    run = finished_run("runs/flow")
+    for name in ("flow.yaml", "predictions.csv"):
+        (run / name).touch()
+    assert everstep("runs", "rm", "runs/flow", "--yes").code == 0
+    assert not run.exists()
 
 
 KILLED = """

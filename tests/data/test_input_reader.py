@@ -5,7 +5,7 @@ from record_files import Context, config, decode, numbers, parse, reader, write
 
 from everstep.data import DataConfig, InputReader, pick_dataset_fn
 from everstep.errors import NOTHING, UsageError
-from everstep.frontends.fit.fitting import _counted
+from everstep.frontends.fit.streams import counted
 from everstep.testing.problems import raises_problem
 
 tf = pytest.importorskip("tensorflow")
@@ -219,8 +219,8 @@ def test_fit_refuses_a_mixture_without_end_unless_an_epoch_has_a_number_of_steps
     combine = {"combine_fn": lambda parts: tf.data.Dataset.sample_from_datasets([parts["few"], parts["many"]], seed=1)}
     stream = reader(path, combine).read()
     with raises_problem(key="steps_per_epoch", reason="the data has no end"):
-        _counted(stream, stream, None)
-    assert _counted(stream, stream, 3) == (stream, None)
+        counted(stream, stream, None)
+    assert counted(stream, stream, 3) == (stream, None)
 
 
 def test_a_mixture_draws_from_each_source_without_end(tmp_path):

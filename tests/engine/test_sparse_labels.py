@@ -106,5 +106,5 @@ def test_labels_to_ignore_that_the_first_batch_does_not_have(tmp_path, loss, str
 def test_compiled_models_with_any_form_of_the_loss(loss):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
     model.compile("adam", loss)
-    with raises_problem(key="x", reason="from 0 to 3"):
+    with raises_problem(key="y", reason="from 0 to 3"):
         everstep.fit(model, (X, HIGH), verbose=False)

@@ -1,6 +1,7 @@
 """Which checkpoints `--checkpoint` means."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -98,3 +99,39 @@ def test_exported_best_weights_come_first(run_with_checkpoints):
         assert choose(run_with_checkpoints, "best", needs="task").paths == (run_with_checkpoints / whole / str(step),)
     (run_with_checkpoints / "top" / "info.json").write_text(json.dumps({"best_ckpt_global_step": 8}))
     assert choose(run_with_checkpoints, "best").steps == [10], "the weights that it names are missing"
+
+
+def history(run, losses, **record):
+    rows = "".join(f"{step},{loss}\n" for step, loss in losses.items())
+    (run / "history.csv").write_text(f"step,validation_loss\n{rows}")
+    (run / "run.json").write_text(json.dumps({"id": "a", "step": 15, **record}))
+
+
+def test_without_a_metric_the_best_has_the_lowest_validation_loss(run_with_checkpoints, tmp_path):
+    run = shutil.copytree(run_with_checkpoints, tmp_path / "run", ignore=shutil.ignore_patterns("top"))
+    config(run)
+    history(run, {5: 0.4, 10: 0.2, 15: "nan"})
+    chosen = choose(run, "best")
+    assert (chosen.steps, chosen.description) == ([10], "step 10: the lowest validation loss, 0.2")
+    assert choose(run, "10").description == "step 10"
+    history(run, {5: 0.4, 7: 0.1})
+    with raises_problem(
+        key="--checkpoint", reason="0.1, was at step 7, whose weights are not kept", remedy="5, 10, 15"
+    ):
+        choose(run, "best")
+
+
+def test_weights_that_were_restored_at_the_end(run_with_checkpoints, tmp_path):
+    """The last checkpoint has them, too; it says so."""
+    run = shutil.copytree(run_with_checkpoints, tmp_path / "run", ignore=shutil.ignore_patterns("top"))
+    config(run)
+    history(run, {5: 0.1}, final_weights={"step": 10, "epoch": 2})
+    note = "the weights of epoch 2 (step 10), restored at the end"
+    assert [choose(run, wanted).description for wanted in ("best", "last", "15", "10")] == [
+        f"step 10: {note}",
+        f"step 15: {note}",
+        f"step 15: {note}",
+        "step 10",
+    ]
+    shutil.rmtree(run / "checkpoints" / "10")
+    assert choose(run, "best").steps == [15]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.run import named_run, run_names, runs_like
+from everstep.run import named_run, naming, run_names, runs_like
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +31,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("nothing", "nothing"),
         (".", "."),
         ("", ""),
+        ("./both", "./both"),
+        ("../runs/first", "../runs/first"),
         ("/tmp", "/tmp"),
         ("gs://bucket/first", "gs://bucket/first"),
     ],
 )
 def test_a_name_stands_for_a_run(name: str, path: str) -> None:
     assert named_run(name) == path
-    assert named_run(Path(name)) == path or name in ("", "gs://bucket/first")
+    assert named_run(Path(name)) == path or name in ("", "gs://bucket/first", "./both")
+
+
+def test_what_is_taken_of_two(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder of data, say, is called like the run that was trained on it."""
+    monkeypatch.setattr(naming, "_told", set())
+    for name in ("both", "both", "first", "mine", "./both"):
+        named_run(name)
+    assert caplog.messages == ["'both' here is no run: the run 'runs/both' is taken (./both is the other)"]
 
 
 def test_similar_runs() -> None:

@@ -78,8 +78,8 @@ def test_best_weights_that_are_gone(trained, tmp_path):
     shutil.rmtree(directory / "checkpoints" / str(steps[1]))
     with raises_problem(
         key="weights",
-        reason=f"the lowest val_loss, 1, was at step {steps[1]}, whose weights are not kept any more",
-        remedy=f"there are: {steps[0]}, {steps[2]}, and the export has step {steps[2]}",
+        reason=f"the lowest validation loss, 1, was at step {steps[1]}, whose weights are not kept any more",
+        remedy=f"there are: {steps[0]}, {steps[2]}; EarlyStopping",
     ):
         everstep.load(directory, weights="best")
 
@@ -103,6 +103,36 @@ def test_what_is_no_run(tmp_path, trained):
         everstep.load(tmp_path / "nothing")
     with raises_problem(key="run", reason="is a model, not a run"):
         everstep.load(trained[0] / "export" / "model.keras")
+
+
+def damaged(trained, place, name, content):
+    directory = copied(trained[0], place)
+    (directory / name).write_bytes(content)
+    return directory
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"", b"\x80", b"[]", b'{"id": "a", "metrics": 3}', b'{"id": "a", "final_weights": 3, "classes": 1}'],
+)
+def test_a_damaged_record(trained, tmp_path, content):
+    directory = damaged(trained, tmp_path, "run.json", content)
+    with raises_problem(
+        reason="is not valid JSON|is not the record of a run|its run.json is damaged: (metrics|final_w)"
+    ):
+        everstep.load(directory)
+
+
+def test_damaged_samples(trained, tmp_path):
+    run = everstep.load(damaged(trained, tmp_path, "reports/validation.parquet", b"PAR1"))
+    with raises_problem(key="run", reason="cannot be read", remedy="everstep eval"):
+        run.samples  # noqa: B018
+
+
+def test_what_is_no_name():
+    for given in (3, None, ["runs/a"]):
+        with raises_problem(key="run", reason="expected the directory or the name of a run, not"):
+            everstep.load(given)
 
 
 def test_samples_of_a_run(tmp_path):

@@ -9,7 +9,7 @@ import typer
 
 from everstep.cli import completion, options
 from everstep.cli.command import new_app
-from everstep.cli.eval_data import DataRequest, evaluate_on_data, require_experiment
+from everstep.cli.eval_data import DataRequest, evaluate_on_data, is_recorded
 from everstep.cli.output import aligned, number
 from everstep.cli.resolving import Resolved, resolve
 from everstep.cli.run_models import trained_task
@@ -65,26 +65,28 @@ def evaluate(
 
     Of an experiment, configuration and data are read from the run directory, and the newest checkpoint is evaluated.
     With --checkpoint nothing in the run changes: the newest keeps its results, in TensorBoard, too. The run of a
-    program of yours, such as everstep.fit, is evaluated on --data, with the loss and the metrics that its model was
-    compiled with. With --samples, reports/validation.csv, or of --data test.npz reports/test.csv, has a row for each
-    sample, of a language model with the texts it writes; everstep report shows the worst first.
+    program of yours, such as everstep.fit, is evaluated on --data, by default on its validation data if these are
+    files that the record names, with the loss and the metrics that its model was compiled with. With --samples,
+    reports/validation.csv, or of --data test.npz reports/test.csv, has a row for each sample, of a language model with
+    the texts it writes; everstep report shows the worst first.
     """
     if samples is not None and samples < 1:
         raise UsageError("must be at least 1", key="--samples", received=samples)
+    wanted = DataRequest(data, label, batch_size, resize, samples)
     if data is not None:
-        wanted = DataRequest(data, label, batch_size, resize, samples)
         _show(evaluate_on_data(model_dir or target, wanted, checkpoint, request.backend, request.imports), json)
         return
     if label is not None:
         raise UsageError("names the labels in --data, which is missing", key="--label", received=label)
     experiment, directory, stored = _find(target, model_dir, checkpoint)
-    if experiment is None:
-        require_experiment(directory, stored[0], request.config_files or ())
+    if experiment is None and is_recorded(directory, stored[0], request.config_files or ()):
+        _show(evaluate_on_data(str(directory), wanted, checkpoint, request.backend, request.imports), json)
+        return
     chosen = None if checkpoint is None else choose(directory, checkpoint, needs="task")
     files = [*stored, *(request.config_files or ())]
     resolved = resolve(dataclasses.replace(request, experiment=experiment, config_files=files))
     if chosen is not None:
-        print(f"evaluating {chosen}", file=sys.stderr)
+        print(f"evaluating {chosen.description}", file=sys.stderr)
     logs = run_resolved(resolved, "eval", directory, checkpoint=chosen)
     if samples is not None:
         _write_samples(resolved, directory, checkpoint, samples)

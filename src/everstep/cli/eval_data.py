@@ -13,8 +13,8 @@ from everstep.cli.output import quiet
 from everstep.cli.resolving import import_modules
 from everstep.config import load_file
 from everstep.errors import UsageError, renamed_keys
-from everstep.run import FILES, Record, choose, read
-from everstep.trained import Found, local_run, opened
+from everstep.run import FILES, Record, choose, read, read_final_weights
+from everstep.trained import Found, local_run, opened, recorded_source
 from everstep.types import Logs
 
 KINDS = ".npz, .csv, .parquet or .tfrecord with labels, or a folder with a folder of images for each class"
@@ -26,14 +26,14 @@ class DataRequest:
     """What to evaluate on.
 
     Attributes:
-      data: The file or folder, or its URL.
+      data: The file or folder, or its URL; None for the data that the run was validated on.
       label: The array, column or feature with the labels; None for the usual one.
       batch_size: How many samples at a time.
       resize: Whether to resize images of another size.
       samples: How many samples to write one by one; None for none.
     """
 
-    data: str
+    data: str | None
     label: str | None
     batch_size: int
     resize: bool
@@ -64,9 +64,20 @@ def evaluate_on_data(
             )
         run_models.choose_backend_of(found, backend)
         import_modules(imports or ())
-        if checkpoint is not None and found.directory is not None:
-            print(f"evaluating {choose(found.directory, checkpoint)}", file=sys.stderr)
+        if found.directory is not None:
+            print(f"evaluating {_weights(found, found.directory, checkpoint)}", file=sys.stderr)
         return run_models.quietly(lambda: _evaluate(found, request, checkpoint))
+
+
+def _weights(found: Found, directory: Path, checkpoint: str | None) -> str:
+    """Returns which weights are evaluated: those of a checkpoint, or those that were exported, with their step."""
+    if checkpoint is not None:
+        return choose(directory, checkpoint).description
+    record = found.record or {}
+    final = read_final_weights(record, directory)
+    step = record.get("step") if final is None else final.step
+    epoch = "" if final is None or final.epoch is None else f" (epoch {final.epoch})"
+    return f"the exported weights, of step {step}{epoch}"
 
 
 def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Logs:
@@ -74,6 +85,7 @@ def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Log
         from everstep.trained import (
             LabelledBatches,
             LabelledData,
+            RecordedData,
             compile_as_saved,
             output_size,
             predictor_of,
@@ -84,17 +96,23 @@ def _evaluate(found: Found, request: DataRequest, checkpoint: str | None) -> Log
     is_compiled = found.model is not None and compile_as_saved(predictor.model, found.model)
     size = output_size(predictor.model)
     classes = (found.record or {}).get("classes")
-    data = LabelledData(request.data, predictor.specs, size, request.label, classes, request.resize)
+    data: Any
+    if request.data is None:
+        data = RecordedData(found.record or {}, predictor.specs)
+        print(f"on the validation data of the run, {data.description}", file=sys.stderr)
+    else:
+        data = LabelledData(request.data, predictor.specs, size, request.label, classes, request.resize)
     if data.class_names and not classes:
         numbered = ", ".join(f"{name} {number}" for number, name in enumerate(data.class_names))
         print(f"the record has no names of classes, so that they count in this order: {numbered}", file=sys.stderr)
     batches = LabelledBatches(predictor, data, request.batch_size)
-    split, logs = split_name(request.data), _compiled_logs(batches) if is_compiled else {}
+    split = "validation" if request.data is None else split_name(request.data)
+    logs = _compiled_logs(batches) if is_compiled else {}
     if request.samples is None:
         return logs or write_samples(batches, None, split)
     directory = found.directory or Path()
     means = write_samples(batches, directory / "reports", split, request.samples)
-    print(f"{min(request.samples, len(data.labels))} samples in {report.write([directory])}", file=sys.stderr)
+    print(f"{min(request.samples, data.count)} samples in {report.write([directory])}", file=sys.stderr)
     return logs or means
 
 
@@ -111,8 +129,8 @@ def _compiled_logs(batches: Any) -> Logs:
         return dict(found.evaluate())
 
 
-def require_experiment(directory: Path, stored: str, given: Sequence[str]) -> None:
-    """Refuses a run that a program has started, if no data is given: the record cannot create its data again.
+def is_recorded(directory: Path, stored: str, given: Sequence[str]) -> bool:
+    """Returns whether a run is evaluated on the data that its record names, as no experiment makes it.
 
     Args:
       directory: The run directory.
@@ -120,10 +138,12 @@ def require_experiment(directory: Path, stored: str, given: Sequence[str]) -> No
       given: Other configuration files, which may name an experiment.
 
     Raises:
-      UsageError: Neither the run nor a file names an experiment.
+      UsageError: Neither the run nor a file names an experiment, and the record names no data.
     """
     if given or load_file(stored).get("experiment"):
-        return
+        return False
+    if recorded_source(read(directory)) is not None:
+        return True
     raise UsageError(
         f"was trained by a program of yours, and {_validated_on(read(directory))} cannot be read from its record",
         key="TARGET",

@@ -1,5 +1,6 @@
 """`everstep export`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +65,8 @@ def export(
             remedy="choose another folder",
         )
     run_models.choose_backend_of(found, backend)
+    if checkpoint is not None:
+        print(f"exporting {chosen.description}", file=sys.stderr)
     import_modules(imports or ())
     written = run_models.quietly(lambda: _export_chosen(found, chosen, place, imports, formats))
     if not written:

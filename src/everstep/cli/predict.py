@@ -1,5 +1,6 @@
 """`everstep predict`."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,8 @@ from everstep.cli.command import new_app
 from everstep.cli.output import print_last, quiet
 from everstep.cli.resolving import import_modules
 from everstep.errors import UsageError, nearest
-from everstep.trained import Found, local_run, opened
+from everstep.run import choose
+from everstep.trained import Found, local_run, opened, recorded_source
 
 app = new_app()
 
@@ -22,7 +24,12 @@ Run = Annotated[
     ),
 ]
 Input = Annotated[
-    str, typer.Option("--input", metavar="FILE", help=".npz, .npy, .csv, .parquet, .tfrecord, or a folder of images.")
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help=".npz, .npy, .csv, .parquet, .tfrecord, or a folder of images; by default the run's validation data.",
+    ),
 ]
 Output = Annotated[str, typer.Option("--output", metavar="FILE", help="A .csv or .parquet file for the rows.")]
 BatchSize = Annotated[int, typer.Option(metavar="N", help="Samples at a time.")]
@@ -42,8 +49,8 @@ _KINDS = ("classification", "regression")
 @app.command(epilog="Example: everstep predict runs/mnist-local-5f2c7a90b1 --input new.npz --output answers.csv")
 def predict(
     run: Run,
-    input_: Input,
     output: Output,
+    input_: Input = None,
     checkpoint: options.Checkpoint = None,
     batch_size: BatchSize = 256,
     kind: OutputKind = None,
@@ -66,13 +73,37 @@ def predict(
     check_output(output)
     with opened(local_run(run, checkpoint)) as found:
         run_models.choose_backend_of(found, backend)
+        if checkpoint is not None and found.directory is not None:
+            print(f"predicting with {choose(found.directory, checkpoint).description}", file=sys.stderr)
         import_modules(imports or ())
+        if input_ is None:
+            _require_recorded(found, run)
         with quiet():
             from everstep.trained import PredictOptions, write_predictions
         predictor = run_models.quietly(lambda: _predictor(found, checkpoint, imports))
         wanted = PredictOptions(batch_size, kind, probabilities, tuple(without or ()), resize)
-        count = write_predictions(predictor, input_, output, wanted, found.record)
+        data = _validation_data(found, predictor) if input_ is None else input_
+        count = write_predictions(predictor, data, output, wanted, found.record)
     print_last(f"{output}: {count} rows")
+
+
+def _require_recorded(found: Found, run: str) -> None:
+    """Refuses a run without `--input` whose record does not name its data."""
+    if recorded_source(found.record or {}) is None:
+        raise UsageError(
+            "is missing, and the record of the run names no data that can be read again",
+            key="--input",
+            remedy=f"name the data: everstep predict {run} --input new.npz --output answers.csv",
+        )
+
+
+def _validation_data(found: Found, predictor: Any) -> Any:
+    """Returns the inputs that a run was validated on; prints which these are."""
+    from everstep.trained import RecordedData, RecordedInputs
+
+    data = RecordedData(found.record or {}, predictor.specs)
+    print(f"on the validation data of the run, {data.description}", file=sys.stderr)
+    return RecordedInputs(data)
 
 
 def _predictor(found: Found, checkpoint: str | None, imports: list[str] | None) -> Any:

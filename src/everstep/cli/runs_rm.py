@@ -27,8 +27,8 @@ def remove(directories: Directories, yes: Yes = False, dry_run: DryRun = False, 
     """Remove runs, after showing what is removed.
 
     Directories that are no runs, runs that train or wait in a queue, and runs whose weights another one beside them
-    began with are refused. Links are removed, never followed; of a project's run the config file and your own files
-    stay.
+    began with are refused. Only what the run has written is removed: your own files stay, and the directory with them.
+    Links are removed, never followed.
     """
     # A directory that exists is the one that is meant, whatever it contains: a removal must not surprise.
     places = [name if os.path.lexists(name) else named_run(name) for name in directories]
@@ -44,8 +44,7 @@ def remove(directories: Directories, yes: Yes = False, dry_run: DryRun = False, 
     tracked = any((run.directory / "spool").is_dir() for run in found)
     for run in found:
         removal.remove(run.directory)
-        left = " (your own files in it stay)" if run.directory.exists() else ""
-        print(f"removed {run.directory}{left}")
+        print(f"removed {run.directory}{_left(run.directory)}")
     if tracked:
         print("what trackers such as MLflow have of it stays there")
 
@@ -79,6 +78,13 @@ def _removal_row(run: Overview) -> list[str]:
     files, size = removal.contents(run.directory)
     metrics = main_metrics(run)
     return [str(run.directory), run.state, progress(run), str(files), _size(size), metrics]
+
+
+def _left(directory: Path) -> str:
+    """Returns what is left of a directory whose run is removed: files of the user."""
+    names = sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
+    shown = [*names[:5], *([f"and {len(names) - 5} more"] if len(names) > 5 else [])]
+    return f" (your own files in it stay: {', '.join(shown)})" if names else ""
 
 
 def _size(count: float) -> str:

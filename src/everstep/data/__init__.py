@@ -47,6 +47,7 @@ wrappers.py          streams that map, limit (`limit_batches`), keep (`overfit_b
                      `class_weight`
 sparse.py            sparse and ragged tensors: which kinds are taken, which are refused
 labels.py            class labels that are out of range, floats or complex: refused before the first step
+named_sources.py     sources that a run's record names, so that `eval` and `predict` open them again
 names.py             the names of classes and samples, by the attributes that Keras, torchvision and Hugging Face use
 randomness.py        the generator of (seed, epoch), from which each source draws its order; what a generator or
                      PyDataset draws from `random` and `np.random` is seeded, and detected
@@ -96,7 +97,12 @@ if TYPE_CHECKING:
         check_labels,
     )
     from everstep.data.map_dataset import MapDatasetStream
-    from everstep.data.names import class_names
+    from everstep.data.named_sources import (
+        named_path,
+        open_source,
+        source_record,
+    )
+    from everstep.data.names import class_names, file_paths
     from everstep.data.parquet import (
         ParquetSource,
         ParquetStream,

@@ -33,13 +33,18 @@ def class_names(source: Any) -> list[str]:
     return []
 
 
+def file_paths(source: Any) -> list[str]:
+    """Returns the files of samples that a source lists; [] if it lists none."""
+    paths = _texts(getattr(source, "file_paths", None))
+    samples = getattr(source, "samples", None)
+    if not paths and isinstance(samples, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in samples):
+        paths = _texts([path for path, _ in samples])
+    return paths
+
+
 def file_names(source: Any) -> list[str] | None:
     """Returns the files that a source lists, as paths from the folder that holds all of them; None if it lists none."""
-    paths = _texts(getattr(source, "file_paths", None))
-    if not paths:
-        samples = getattr(source, "samples", None)
-        if isinstance(samples, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in samples):
-            paths = _texts([path for path, _ in samples])
+    paths = file_paths(source)
     if not paths:
         return None
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])

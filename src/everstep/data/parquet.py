@@ -35,6 +35,11 @@ class ParquetSource:
       x: The column of the inputs, or a list of columns.
       y: The column of the labels, or a list of columns.
 
+    Attributes:
+      path: As given.
+      x: As given.
+      y: As given.
+
     Raises:
       UsageError: A file or a column is missing, a file is empty or damaged, or a column has no numbers.
     """
@@ -42,7 +47,7 @@ class ParquetSource:
     def __init__(self, path: str | list[str], x: str | list[str] | None = None, y: str | list[str] | None = None):
         if x is None and y is not None:
             raise UsageError("is None, but y is given", key="x", remedy="name the column, or columns, of the inputs")
-        self._x, self._y = x, y
+        self.path, self.x, self.y = path, x, y
         named = [name for part in (x, y) if part for name in ([part] if isinstance(part, str) else part)]
         columns = list(dict.fromkeys(named)) or None
         self.files: Sequence[str] = find_files(path, KEY)
@@ -57,7 +62,7 @@ class ParquetSource:
 
     def ids(self) -> list[str] | None:
         """Returns the names of all rows; None if no column has them."""
-        names = {name for part in (self._x, self._y) if part for name in ([part] if isinstance(part, str) else part)}
+        names = {name for part in (self.x, self.y) if part for name in ([part] if isinstance(part, str) else part)}
         if not names or ID in names:
             return None
         columns = []
@@ -80,17 +85,17 @@ class ParquetSource:
 
     def batch_of(self, columns: dict[str, np.ndarray]) -> Batch:
         """Returns the rows of some columns in the nesting of a batch."""
-        if self._x is None:
+        if self.x is None:
             return columns
-        inputs = _joined(columns, self._x)
-        return inputs if self._y is None else (inputs, _joined(columns, self._y))
+        inputs = _joined(columns, self.x)
+        return inputs if self.y is None else (inputs, _joined(columns, self.y))
 
     def _array(self, part: Parquet, name: str, column: Any) -> np.ndarray:
         array = column_as_array(column)
         if array is None:
             reason = f"the column {name!r} has missing values" if column.null_count else f"the column {name!r} is not"
             reason += "" if column.null_count else f" numbers, or lists of one length: it has the type {column.type}"
-            remedy = "name the columns to read as x and y" if self._x is None else "fill or convert it, or leave it out"
+            remedy = "name the columns to read as x and y" if self.x is None else "fill or convert it, or leave it out"
             raise UsageError(reason, key=KEY, received=part.files[0], remedy=remedy)
         return array
 

@@ -88,11 +88,21 @@ class WrappingStream(Stream):
 
 
 class MappedStream(WrappingStream):
-    """The batches of another stream, each passed through a function on the host."""
+    """The batches of another stream, each passed through a function on the host.
 
-    def __init__(self, stream: Stream, fn: Callable[[Batch], Batch]) -> None:
+    Args:
+      stream: The other stream, at its start.
+      fn: The function.
+      keeps_labels: Whether the function leaves labels as they are.
+
+    Attributes:
+      labelled_by: The stream that these batches have their labels from; None where the function may change them.
+    """
+
+    def __init__(self, stream: Stream, fn: Callable[[Batch], Batch], keeps_labels: bool = False) -> None:
         super().__init__(stream, repeat=stream.repeat, batches_per_epoch=stream.batches_per_epoch)
         self._fn = fn
+        self.labelled_by = stream if keeps_labels else None
 
     @property
     def full_batches(self) -> int | None:
@@ -129,7 +139,7 @@ def class_weighted(class_weight: Mapping[int, float]) -> Callable[[Batch], Batch
         if labels.ndim > 2 or not len(labels):
             raise UsageError(f"needs one label for each sample, not labels of shape {labels.shape}", key="class_weight")
         labels = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(len(labels))
-        numbers = np.round(labels).astype(np.int64)
+        numbers = np.nan_to_num(np.round(labels), nan=-1).astype(np.int64)
         known = (numbers >= 0) & (numbers < len(table))
         weights = np.where(known, table[np.where(known, numbers, 0)], np.float32(1))
         if weight is None:

@@ -17,20 +17,24 @@ def on_host(leaf: Any) -> np.ndarray:
       UsageError: No device computes with arrays of this dtype.
     """
     array = np.asarray(leaf)
-    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
-        if is_text(array) and keras.backend.backend() == "tensorflow":
-            return array
-        raise UsageError(
-            "no device computes with arrays of this dtype",
-            key="dtype of a batch",
-            received=str(array.dtype),
-            remedy="convert them to numbers",
-        )
+    if is_text(array) and keras.backend.backend() == "tensorflow":
+        return array
+    _check_dtype("dtype of a batch", array)
     return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
 
 
+def _check_dtype(key: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
+        raise UsageError(
+            "no device computes with arrays of this dtype",
+            key=key,
+            received=str(array.dtype),
+            remedy="convert them to numbers",
+        )
+
+
 def check_leaves(batch: Any) -> None:
-    """Refuses text and Python objects, with which no device computes; TensorFlow accepts text as features.
+    """Refuses what no device computes with: text, Python objects, dates; TensorFlow accepts text as features.
 
     Raises:
       UsageError: The batch holds some; the key says where.
@@ -48,6 +52,8 @@ def check_leaves(batch: Any) -> None:
                     key=f"{name}{path}",
                     remedy="pass numbers; pad rows of different lengths, as keras.utils.pad_sequences does",
                 )
+            else:
+                _check_dtype(f"{name}{path}", array)
 
 
 def _check_text(key: str, array: np.ndarray, name: str) -> None:
@@ -56,7 +62,9 @@ def _check_text(key: str, array: np.ndarray, name: str) -> None:
         raise UsageError(
             text,
             key=key,
-            remedy="labels must be numbers; number the classes first: names, y = np.unique(y, return_inverse=True)",
+            remedy="labels must be numbers; number the classes first: names, y = np.unique(y, return_inverse=True)"
+            if name == "y"
+            else "weights must be numbers",
         )
     if keras.backend.backend() != "tensorflow":
         raise UsageError(

@@ -154,7 +154,7 @@ def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
     """Yields the list of labels that sparse cross-entropies are called with inside the block.
 
     Args:
-      clip: Whether to clip labels that are out of range, which would fail; for calls whose result is not used.
+      clip: Whether to replace labels that are no class, which would fail; for calls whose result is not used.
     """
     seen: list[SparseLabels] = []
     original = current(keras_backend.nn, "sparse_categorical_crossentropy")
@@ -163,7 +163,7 @@ def watch_sparse_labels(clip: bool = False) -> Iterator[list[SparseLabels]]:
         classes = output.shape[axis]
         if isinstance(classes, int):
             seen.append(SparseLabels(target, classes))
-            target = keras.ops.clip(target, 0, classes - 1) if clip else target
+            target = keras.ops.clip(keras.ops.nan_to_num(target), 0, classes - 1) if clip else target
         return original(target, output, from_logits=from_logits, axis=axis)
 
     with replaced(keras_backend.nn, "sparse_categorical_crossentropy", watched):

@@ -5,6 +5,7 @@ The controller decides when to train, evaluate and save; the engine runs the ste
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import keras
 
 from everstep.checkpoint import BASE_KEY
-from everstep.data import ArrayStream, CountedStream, Stream, keep_first_batches, make_stream
+from everstep.data import ArrayStream, CountedStream, MappedStream, Stream, keep_first_batches, make_stream
 from everstep.engine import (
     EVALUATED,
     Engine,
@@ -86,6 +87,8 @@ class Trainer(InnerLoop):
         self.frozen = FrozenWeights(engine, self.task.base_weights() if self._trains else "")
         self._updates_without_effect = SkippedUpdates(self.optimizer, self.global_step)
         self._untouched = Untouched(engine)
+        for stream in (self.train_stream, self.validation_stream):
+            self._check_arrays(stream)
         self._train_feed = self._feed(self.train_stream) if self.train_stream is not None else None
         self._validation_feed: Feed | None = None  # of the current evaluation, or, closed, of the last one
 
@@ -460,13 +463,22 @@ class Trainer(InnerLoop):
             return make_stream(source, params, training=training, seed=self.config.runtime.seed, shuffle=shuffle)
 
     def _feed(self, stream: Stream, single: bool = False, kind: str = "train") -> Feed:
-        if isinstance(stream, ArrayStream):  # checked as a whole, once
-            if id(stream) not in self._checked:
-                with _in_section(stream is self.train_stream):
-                    self.task.check_batch(stream.arrays)
-            self._checked.add(id(stream))
-            return self.engine.feed(stream, None, single, lambda: self._may_wait(), kind)
-        return self.engine.feed(stream, self.task.check_batch, single, lambda: self._may_wait(), kind)
+        check = None if self._check_arrays(stream) else functools.partial(self._check, kind == "train")
+        return self.engine.feed(stream, check, single, lambda: self._may_wait(), kind)
+
+    def _check_arrays(self, stream: Stream | None) -> bool:
+        """Checks data that is in memory, as a whole and once; returns whether it is."""
+        arrays = stream.labelled_by if isinstance(stream, MappedStream) else stream
+        if not isinstance(arrays, ArrayStream):
+            return False
+        if id(stream) not in self._checked:
+            self._check(stream is self.train_stream, arrays.arrays)
+        self._checked.add(id(stream))
+        return True
+
+    def _check(self, training: bool, batch: Batch) -> None:
+        with _in_section(training):
+            self.task.check_batch(batch)
 
 
 @contextlib.contextmanager

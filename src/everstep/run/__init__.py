@@ -48,6 +48,7 @@ listing.py               every run below a directory, ordered by path, with its 
                          and time left
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs; which runs beside it began with its weights
+own_files.py             which files in a run directory are the run's: all others stay when it is removed
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
                          `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
 uncaught.py              a script that calls `fit` ends with the message of an uncaught error

@@ -5,6 +5,7 @@ Reads none of them, and needs no backend.
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from everstep import storage
 from everstep.checkpoint import CHECKPOINTS, Damaged, Entry, Retention, complete_checkpoints, manifest, step_of
 from everstep.config import load_file
 from everstep.errors import UsageError
-from everstep.run.layout_registry import loop_directories
+from everstep.run.layout_registry import loop_directories, loop_directory
+from everstep.tracking import read_history
 
 FLAG = "--checkpoint"
 _FORMS = "a step, best, last, steps to average as in 100,200,300, or last:3 for the average of the newest three"
@@ -28,9 +30,11 @@ class Chosen:
 
     Attributes:
       paths: Their paths, in the order of their steps; several stand for their average.
+      note: What is special about their weights: `the weights of epoch 2 (step 8), restored at the end`.
     """
 
     paths: tuple[Path, ...]
+    note: str = ""
 
     @property
     def steps(self) -> list[int]:
@@ -41,6 +45,11 @@ class Chosen:
     def name(self) -> str:
         """A name for files: `200`, `100+200+300`."""
         return "+".join(map(str, self.steps))
+
+    @property
+    def description(self) -> str:
+        """Which weights they have, for people: `step 16: the weights of epoch 2 (step 8), restored at the end`."""
+        return f"{self}: {self.note}" if self.note else str(self)
 
     def __str__(self) -> str:
         *others, newest = map(str, self.steps)
@@ -61,8 +70,11 @@ def choose(directory: Path, wanted: str, needs: str = "model") -> Chosen:
     """
     kept = complete_checkpoints(directory / CHECKPOINTS)
     if wanted == "best":
-        return Chosen((_best(directory, kept, needs),))
-    return Chosen(tuple(kept[step] for step in selected_steps(wanted, list(kept), str(directory))))
+        return _best(directory, kept, needs)
+    steps = selected_steps(wanted, list(kept), str(directory))
+    restored = _restored_weights(directory)
+    is_restored = restored is not None and steps == [restored.last]
+    return Chosen(tuple(kept[step] for step in steps), restored.note if restored and is_restored else "")
 
 
 def selected_steps(wanted: str, kept: Sequence[int], place: str) -> list[int]:
@@ -104,22 +116,85 @@ def _numbers(wanted: str) -> list[int]:
     return sorted(map(int, words))
 
 
-def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Path:
-    """Returns the exported best weights of a run, else the best of its checkpoints by its own metric."""
-    config = _trainer(directory)
-    exported = _exported_best(directory / str(config.get("best_checkpoint_export_subdir") or "best"))
+def _best(directory: Path, kept: Mapping[int, Path], needs: str) -> Chosen:
+    """Returns the exported best weights of a run, else the best of its checkpoints.
+
+    By its own metric; without one, the weights that training has restored at its end, else by the validation loss.
+    """
+    exported = _exported_best(best_folder(directory))
     if exported is not None:
-        return kept.get(int(exported.name), exported) if needs == "task" else exported
+        return Chosen((kept.get(int(exported.name), exported) if needs == "task" else exported,))
+    config = _trainer(directory)
     metric, mode = config.get("best_checkpoint_eval_metric"), config.get("best_checkpoint_metric_comp", "higher")
     rated = Retention(best=1, metric=str(metric), mode=mode).best_of(_entries(kept)) if metric else set()
-    if not rated:
+    if rated:
+        return Chosen((kept[rated.pop()],))
+    restored = None if metric else _restored_weights(directory)
+    if restored is not None and (step := next((at for at in (restored.step, restored.last) if at in kept), None)):
+        return Chosen((kept[step],), restored.note)
+    losses = {} if metric else _validation_losses(directory)
+    if not losses:
+        key = "trainer.best_checkpoint_eval_metric"
+        why = (
+            f"no checkpoint has a value of {key}" if metric else f"{key} was not set, and it logged no validation loss"
+        )
         raise UsageError(
-            f"the best step of {str(directory)!r} is unknown: trainer.best_checkpoint_eval_metric was not set",
+            f"the best step of {str(directory)!r} is unknown: {why}",
             key=FLAG,
             received="best",
             remedy=_existing(kept),
         )
-    return kept[rated.pop()]
+    best = min(losses, key=lambda step: (losses[step], step))
+    if best not in kept:
+        raise UsageError(
+            f"the lowest validation loss, {losses[best]:.4g}, was at step {best}, whose weights are not kept any more",
+            key=FLAG,
+            received="best",
+            remedy=f"{_existing(kept)}; EarlyStopping(restore_best_weights=True) keeps the best",
+        )
+    return Chosen((kept[best],), f"the lowest validation loss, {losses[best]:.4g}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Restored:
+    """Weights of an earlier step that training has restored when it ended.
+
+    Attributes:
+      step: The step that they are from.
+      last: The last step, whose checkpoint has them.
+      note: What is said of them.
+    """
+
+    step: int
+    last: int
+    note: str
+
+
+def _restored_weights(directory: Path) -> _Restored | None:
+    """Returns the weights that a run has restored at its end; None if it has the last ones, or is not known."""
+    with contextlib.suppress(UsageError, TypeError, AttributeError, KeyError):
+        record = storage.read_json(loop_directory(directory) / "run.json")
+        step, last, epoch = record["final_weights"]["step"], record["step"], record["final_weights"].get("epoch")
+        if isinstance(step, int) and step != last:
+            of = f"step {step}" if epoch is None else f"epoch {epoch} (step {step})"
+            return _Restored(step, last, f"the weights of {of}, restored at the end")
+    return None
+
+
+def _validation_losses(directory: Path) -> dict[int, float]:
+    """Returns the validation loss of each step that was evaluated, without those that are not finite."""
+    rows = read_history(loop_directory(directory) / "history.csv")[1]
+    found: dict[int, float] = {}
+    for step, cells in rows:
+        with contextlib.suppress(ValueError):
+            loss = float(cells.get("validation_loss", "nan"))
+            found |= {step: loss} if math.isfinite(loss) else {}
+    return found
+
+
+def best_folder(directory: Path) -> Path:
+    """Returns the folder in which a run exports its best weights, whether it does or not."""
+    return directory / str(_trainer(directory).get("best_checkpoint_export_subdir") or "best")
 
 
 def _exported_best(folder: Path) -> Path | None:

@@ -1,10 +1,13 @@
 """Which run a name stands for: a path, or the name of a run below `runs/` without that prefix."""
 
 import difflib
+import logging
 import os
 from pathlib import Path
 
 from everstep.storage import PathLike
+
+logger = logging.getLogger(__name__)
 
 RUNS = "runs"
 """The folder below which commands create runs, and look for them."""
@@ -15,14 +18,24 @@ _MAX_DEPTH = 3  # of runs below `runs/` that are suggested: the trials of a swee
 def named_run(name: PathLike) -> str:
     """Returns the path of the run that a name stands for: `first` is `runs/first`, if there is no run `first` here.
 
-    A name that stands for no such run is returned as it is.
+    Where there is something else of that name here, such as data, a warning says which is taken. A name that stands for
+    no such run, and a path that begins with `./` or `../`, is returned as it is.
     """
     given = os.fspath(name)
     below = Path(RUNS, given)
-    if not given or Path(given).is_absolute() or Path(given, "run.json").exists():
+    is_path = Path(given).is_absolute() or given.split("/")[0] in (os.curdir, os.pardir)
+    if not given or is_path or Path(given, "run.json").exists():
         return given
-    is_meant = (below / "run.json").exists() or (below.is_dir() and not Path(given).exists())
-    return str(below) if is_meant else given
+    if (below / "run.json").exists():
+        if Path(given).exists() and given not in _told:
+            _told.add(given)
+            logger.warning("%r here is no run: the run %r is taken (./%s is the other)", given, str(below), given)
+        return str(below)
+    return str(below) if below.is_dir() and not Path(given).exists() else given
+
+
+_told: set[str] = set()
+"""The names of which a warning has said what they stand for."""
 
 
 def runs_like(name: PathLike) -> str:

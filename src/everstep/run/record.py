@@ -231,11 +231,14 @@ class Run:
         """
         refuse_foreign(self.directory, OWN_FILES)
         if self._other_files:
+            others = self._other_files
+            shown = others if len(others) <= 5 else [*others[:5], f"and {len(others) - 5} more"]
             logger.warning(
-                "%r contains other files (%s): they are kept, but are removed together with this run: use a "
-                "directory of its own",
-                *(str(self.directory), ", ".join(self._other_files)),
+                "%r contains other files (%s): they are kept, also when this run is removed; a directory of its own is "
+                "easier to copy",
+                *(str(self.directory), ", ".join(shown)),
             )
+            self.record["other_files"] = others
         storage.prepare_directory(self.directory)
         patch = None
         if code is None:
@@ -403,8 +406,7 @@ def _other_files(directory: Path) -> list[str]:
     if not names:  # as usual: then nobody has to look for the layouts of all installed packages
         return []
     expected = {*_BEFORE_A_RUN, *(name for layout in layouts() for name in layout.before_record)}
-    others = [name for name in names if name not in expected]
-    return others if len(others) <= 5 else [*others[:5], f"and {len(others) - 5} more"]
+    return [name for name in names if name not in expected]
 
 
 def _spelled(moment: datetime.datetime) -> str:
@@ -467,6 +469,8 @@ _TOP = {
     "environment": (dict,),
     "data": (dict,),
     "cost": (dict,),
+    "stopped_early": (dict, *_NONE),
+    "final_weights": (dict, *_NONE),
 }
 _ATTEMPT = {
     "started": _TEXT,
@@ -487,6 +491,8 @@ def damage(record: Mapping[str, Any]) -> str | None:
 
 def _wrong_keys(record: Mapping[str, Any]) -> Iterator[str]:
     yield from _mismatches(record, _TOP, "")
+    if not isinstance(record.get("classes", []), list):
+        yield "classes"
     for number, attempt in enumerate(record["attempts"]):
         yield from _mismatches(attempt, _ATTEMPT, f"attempts[{number}].")
         for later in ("steps_again", "saved_step"):  # older versions did not write them

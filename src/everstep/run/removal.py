@@ -15,6 +15,7 @@ from everstep.errors import TrainingError, UsageError
 from everstep.run.layout_registry import loop_directories, loop_directory, project_layout
 from everstep.run.lock import RunLock, is_held
 from everstep.run.naming import runs_like
+from everstep.run.own_files import foreign_files
 from everstep.run.record import Record, find_runs, read
 
 _LEFTOVER = ".everstep-removed-"
@@ -105,13 +106,18 @@ def _leads_to(origin: str, path: Path) -> bool:
 
 
 def contents(directory: Path) -> tuple[int, int]:
-    """Returns the number of files in a directory and their total size; links are not followed."""
-    sizes = [os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(directory) for name in names]
+    """Returns the number of a run's files and their total size; links are not followed."""
+    kept = {str(directory / name) for name in foreign_files(directory)}
+    sizes = []
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in kept]
+        paths = (os.path.join(folder, name) for name in names)
+        sizes += [os.lstat(path).st_size for path in paths if path not in kept]
     return len(sizes), sum(sizes)
 
 
 def remove(directory: Path) -> None:
-    """Removes a checked run; of a project's run, only what the run has written.
+    """Removes a checked run: what the run has written; files of the user stay, and the directory with them.
 
     Raises:
       UsageError: A process has begun to train it meanwhile, or it cannot be moved; nothing is removed.
@@ -124,8 +130,19 @@ def remove(directory: Path) -> None:
         remove_leftovers(directory.parent)
         if layout := project_layout(directory):
             _remove_parts(directory, layout.parts)
+        elif kept := foreign_files(directory):
+            _remove_parts(directory, _other_parts(directory, kept))
         else:
             _erase(_aside(directory))
+
+
+def _other_parts(directory: Path, kept: Sequence[str]) -> list[str]:
+    """Returns everything in a run directory but what is kept, the record first."""
+    shared = {name.partition("/")[0] for name in kept}
+    names = [entry.name for entry in directory.iterdir() if entry.name not in shared]
+    inside = {name.partition("/")[0] for name in kept if "/" in name}
+    names += [f"{folder}/{entry.name}" for folder in inside for entry in (directory / folder).iterdir()]
+    return sorted({*names} - {*kept}, key=lambda name: (name != "run.json", name))
 
 
 def _remove_parts(directory: Path, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ models.py      loads `.keras` files and SavedModels without running their code: 
 inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompressed); which column or array is which
                input, the types in which a table's columns are read, ids, NaN, `--without`, `--resize`
 labelled.py    data with labels: which array, column or folder is the label, names of classes as numbers
+recorded.py    the data that a run of `fit` was validated on, where its record names it
 evaluating.py  a model on data with labels: its batches, one-hot labels, several outputs; sample by sample
 predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
 outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
         predict,
         predictor_of,
         write_predictions,
+    )
+    from everstep.trained.recorded import (
+        RecordedData,
+        RecordedInputs,
+        recorded_source,
     )
     from everstep.trained.run_export import (
         export_model,

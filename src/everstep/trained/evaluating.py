@@ -10,12 +10,13 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.data import DataConfig, Stream, make_stream
+from everstep.data import IterableStream, Stream
 from everstep.errors import UsageError
 from everstep.evaluation import evaluate_samples
 from everstep.task import Task
 from everstep.trained.labelled import LabelledData
 from everstep.trained.models import KerasPredictor
+from everstep.trained.recorded import RecordedData
 from everstep.types import Logs
 
 
@@ -25,12 +26,12 @@ class LabelledBatches:
 
     Attributes:
       predictor: The model.
-      data: The data.
+      data: The data, from a file or of the run's record.
       size: How many samples a batch has.
     """
 
     predictor: KerasPredictor
-    data: LabelledData
+    data: LabelledData | RecordedData
     size: int
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
@@ -52,7 +53,19 @@ class LabelledBatches:
 
     def stream(self) -> Stream:
         """Returns them as a stream, from the start."""
-        return make_stream(self, DataConfig(is_training=False), training=False, seed=0)
+        return _NamedSamples(self)
+
+
+class _NamedSamples(IterableStream):
+    """Batches whose samples are called by their files."""
+
+    def __init__(self, batches: LabelledBatches) -> None:
+        super().__init__(batches)
+        self._names = batches.file_paths
+
+    def sample_ids(self) -> list[str] | None:
+        """Returns the files; None where they are in one file."""
+        return self._names
 
 
 def write_samples(

@@ -84,6 +84,11 @@ class LabelledData:
             self.class_names = self.class_names or sorted(set(found.tolist()))
             self.labels = _numbers(found, self.class_names, outputs)
 
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self.labels)
+
     def batches(self, size: int) -> Iterator[tuple[Sequence[Any], list[np.ndarray], np.ndarray]]:
         """Yields the ids, the inputs and the labels of at most `size` samples at a time."""
         done = 0

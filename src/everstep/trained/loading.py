@@ -2,17 +2,17 @@
 
 import functools
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from everstep import storage
-from everstep.checkpoint import CHECKPOINTS, complete_checkpoints
 from everstep.config import load_file
-from everstep.data.formats import read_parquet
-from everstep.errors import UsageError, renamed_keys
-from everstep.run import Record, choose, directory_of, loop_directory, read_final_weights
+from everstep.data.formats import BadFile, read_parquet
+from everstep.errors import UsageError, kind_of, renamed_keys
+from everstep.run import Record, choose, damage, directory_of, loop_directory, read_final_weights
 from everstep.tracking import SIDE_FIGURES, bare, of_validation, read_history
 from everstep.trained.finding import Found, find, local_run
 from everstep.trained.models import load_keras, load_run_checkpoint
@@ -37,16 +37,26 @@ def load(run: storage.PathLike, weights: str | int = EXPORTED) -> "TrainedRun":
     Args:
       run: A run directory, or its name below `runs/`; its URL, or the run's id.
       weights: Which weights the model has: those of the export; of a checkpoint: a step, `last`, or several steps for
-        their average; or `best`, by the metric for which the run keeps its best weights, else by `val_loss`.
+        their average; or `best`, as for `--checkpoint best`: by the metric for which the run keeps its best weights,
+        else those that training has restored at its end, else by `val_loss`.
 
     Raises:
       UsageError: There is no such run, or it does not have these weights; says what there is.
     """
     with renamed_keys(_ARGUMENTS):
+        if not isinstance(run, str | os.PathLike):
+            raise UsageError(f"expected the directory or the name of a run, not {kind_of(run)}", key="RUN")
         name, wanted = directory_of(run), str(weights)
         found = find(local_run(name, None if wanted == EXPORTED else wanted))
         if found.directory is None or found.record is None:
             raise UsageError("is a model, not a run", key="RUN", received=name, remedy="everstep.predict takes it")
+        if (wrong := damage(found.record)) is not None:
+            raise UsageError(
+                f"its run.json is damaged: {wrong} is missing, or is of another type",
+                key="RUN",
+                received=name,
+                remedy="restore that file from a copy, or load the exported model alone",
+            )
         return TrainedRun(found, found.directory, found.record, wanted)
 
 
@@ -71,11 +81,9 @@ class TrainedRun:
     def __init__(self, found: Found, directory: Path, record: Record, weights: str = EXPORTED) -> None:
         self.path, self.record = directory, record
         self._found = found
-        weights = _best(found, directory, record) if weights == "best" else weights
-        if weights != EXPORTED:
-            steps = choose(directory, weights).steps
-            weights = ",".join(map(str, steps))
-        self.weights = weights
+        self._wanted = EXPORTED if weights == "best" and _are_best(found, directory, record) else weights
+        is_exported = self._wanted == EXPORTED
+        self.weights = EXPORTED if is_exported else ",".join(map(str, choose(directory, self._wanted).steps))
 
     @functools.cached_property
     def model(self) -> keras.Model:
@@ -95,7 +103,7 @@ class TrainedRun:
         with renamed_keys({"model": "run"}):
             model = load_keras(self._found.model)
             if self.weights != EXPORTED:
-                load_run_checkpoint(model, self.path, self.weights)
+                load_run_checkpoint(model, self.path, self._wanted)
         return model
 
     @property
@@ -130,7 +138,12 @@ class TrainedRun:
             return []
         page = storage.read_json(path.with_suffix(".json"))
         names = (page.get("classes") if page.get("kind") == "classification" else None) or []
-        rows: list[dict[str, Any]] = read_parquet(path).to_pylist()
+        try:
+            rows: list[dict[str, Any]] = read_parquet(path).to_pylist()
+        except BadFile as error:
+            raise UsageError(
+                f"cannot be read: {error}", key="run", received=str(path), remedy="evaluate again: everstep eval RUN"
+            ) from error
         for row in rows if names else []:
             row |= {key: names[row[key]] for key in ("label", "prediction") if isinstance(row.get(key), int)}
         return rows
@@ -188,34 +201,13 @@ def _number(cell: str) -> float:
         return math.nan
 
 
-def _best(found: Found, directory: Path, record: Record) -> str:
-    """Returns where the best weights are: `exported`, or a step.
+def _are_best(found: Found, directory: Path, record: Record) -> bool:
+    """Returns whether the exported weights are the best ones.
 
     Raises:
-      UsageError: They are not kept any more, or nothing was evaluated.
+      UsageError: The best ones are not kept any more, or nothing was evaluated.
     """
-    try:
-        return choose(directory, "best").name
-    except UsageError as error:
-        unknown = error
-    restored = read_final_weights(record, directory)
-    final = record["step"] if restored is None else restored.step
-    if found.model is not None and restored is not None:
-        return EXPORTED  # training has restored its best ones
-    points = [(value, step) for step, value in _logged(directory).get("val_loss", []) if not math.isnan(value)]
-    if not points:
-        raise unknown
-    value, step = min(points)
-    if found.model is not None and step == final:
-        return EXPORTED
-    kept = complete_checkpoints(directory / CHECKPOINTS)
-    if step in kept:
-        return str(step)
-    exported = f", and the export has step {final}" if found.model is not None else ""
-    raise UsageError(
-        f"the lowest val_loss, {value:.4g}, was at step {step}, whose weights are not kept any more",
-        key="--checkpoint",
-        received="best",
-        remedy=f"there are: {', '.join(map(str, kept)) or 'none'}{exported}; "
-        "EarlyStopping(restore_best_weights=True) keeps the best",
-    )
+    if found.model is None:
+        return False
+    has_restored = read_final_weights(record, directory) is not None  # its best ones
+    return has_restored or choose(directory, "best").steps == [record["step"]]

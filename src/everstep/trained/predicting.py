@@ -18,6 +18,7 @@ from everstep.trained.finding import Found, local_run, opened
 from everstep.trained.inputs import InputSource, Spec, open_input
 from everstep.trained.models import KerasPredictor, SavedModelPredictor, load_keras, load_run_checkpoint
 from everstep.trained.outputs import OutputColumns, check_output, open_output
+from everstep.trained.recorded import RecordedInputs
 
 _ARGUMENTS = {
     "RUN": "run_or_model",
@@ -197,7 +198,7 @@ def write_predictions(
 
     Args:
       predictor: The model.
-      data: The data: see `open_input`.
+      data: The data: see `open_input`; or that of the run's record.
       output: A `.csv` or `.parquet` file that does not exist yet; it appears when the last row is written.
       options: How to predict and what to write.
       record: The run's record; its metrics show whether the model is a classifier.
@@ -207,7 +208,8 @@ def write_predictions(
       TrainingError: The output cannot be written to disk.
     """
     place = check_output(output)
-    source = open_input(data, predictor.specs, options.without, options.resize)
+    is_open = isinstance(data, RecordedInputs)
+    source = data if is_open else open_input(data, predictor.specs, options.without, options.resize)
     table = OutputColumns(options.kind, predictor.activation(), record, options.probabilities)
     progress = PredictProgress(source.count)
     with contextlib.closing(progress), open_output(place) as write:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import everstep as es
-from everstep.run import Overview, read, read_final_weights
+from everstep.run import Overview, choose, read, read_final_weights
 
 pytestmark = [pytest.mark.backend, pytest.mark.usefixtures("no_export")]
 
@@ -41,6 +41,9 @@ def test_the_record_and_the_screen(tmp_path, capsys):
     assert (final.step, final.epoch) == (8, 2)
     assert set(final.metrics["validation"]) == set(record["metrics"]["validation"])
     assert final.metrics["validation"] != record["metrics"]["validation"]
+    note = "the weights of epoch 2 (step 8), restored at the end"
+    chosen = {wanted: choose(tmp_path / "run", wanted).description for wanted in ("best", "last", "8", "12")}
+    assert chosen == {"best": f"step 8: {note}", "last": f"step 16: {note}", "8": "step 8", "12": "step 12"}
     shown = capsys.readouterr().err
     assert "plan: epochs 1 to 6 of 4 steps" in shown
     assert f"stopped early at epoch 4 of 6: {reason}\n" in shown

@@ -9,7 +9,7 @@ from keras import callbacks, layers
 
 import everstep as es
 from everstep.errors import UsageError
-from everstep.frontends.fit.fitting import require_place
+from everstep.frontends.fit.arguments import require_place
 from everstep.testing.problems import raises_problem
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")

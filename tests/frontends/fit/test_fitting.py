@@ -358,5 +358,5 @@ def test_bad_requests():
         es.fit(uncompiled, (X, Y))
     with raises_problem(key="steps_per_epoch", received=0):
         es.fit(dense_classifier(), (X, Y), steps_per_epoch=0)
-    with raises_problem(key="x", reason="the labels"):
+    with raises_problem(key="y", reason="the labels"):
         es.fit(dense_classifier(), (X, Y + 3), verbose=False)

@@ -112,3 +112,47 @@ def test_a_step_of_the_models_own_gets_inputs_alone():
     model = Own()
     model.compile("sgd")
     assert es.fit(model, X, validation_data=X, verbose=0).history["val_loss"]
+
+
+def classifier():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+CLASSES = (X[:, 0] > 0).astype("float32")
+
+
+@pytest.mark.parametrize("row", [0, len(CLASSES) - 1], ids=["in the first batch", "in the last batch"])
+@pytest.mark.parametrize("weights", [None, {0: 1.0, 1: 2.0}], ids=["", "with class weights"])
+def test_labels_that_are_nan(row, weights):
+    """The same error on every backend; PyTorch would index with them."""
+    wrong = CLASSES.copy()
+    wrong[row] = np.nan
+    model = classifier()
+    before = model.get_weights()
+    with raises_problem(key="y", reason="must be whole numbers from 0 to 1, but 1 of .* the first is nan"):
+        es.fit(model, X, wrong, batch_size=8, shuffle=False, class_weight=weights, verbose=0)
+    if weights is None:
+        with raises_problem(key="validation_data", reason="1 of .* the first is nan"):
+            es.fit(model, X, CLASSES, batch_size=8, validation_data=(X, wrong), verbose=0)
+        assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True)), "before a step"
+
+
+@pytest.mark.parametrize(
+    ("y", "reason"),
+    [
+        (CLASSES + 1, "the labels must be whole numbers from 0 to 1"),
+        (np.array(1), "is a single value, expected one for each sample"),
+        (CLASSES.astype("complex64"), "no device computes with arrays of this dtype"),
+        (np.array(["a"] * len(CLASSES), object), "holds text"),
+    ],
+)
+def test_labels_that_are_wrong_are_called_y(y, reason):
+    model = classifier()
+    if y.dtype == object:
+        model.compile("sgd", "mse")
+    with raises_problem(key="y", reason=reason):
+        es.fit(model, X, y, verbose=0)
+    with raises_problem(key="validation_data", reason=reason):
+        es.fit(model, X, CLASSES, validation_data=(X, y), verbose=0)

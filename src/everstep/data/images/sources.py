@@ -19,7 +19,7 @@ from everstep.data.formats.images import SUFFIXES
 from everstep.data.images.config import ImageDataConfig
 from everstep.data.images.transforms import Transform
 from everstep.data.records import JoinedRecords, Records, open_records
-from everstep.errors import Problem, UsageError, nearest
+from everstep.errors import NOTHING, Problem, UsageError, kind_of, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ class Samples(abc.ABC):
         return ()
 
     @property
+    def folders(self) -> Sequence[str]:
+        """The folders that hold a folder for each class."""
+        return ()
+
+    @property
     def chunks(self) -> Sequence[range]:
         """Ranges of images that are read together; see `Records.chunks`."""
         return [range(len(self))]
@@ -86,6 +91,7 @@ class FolderSamples(Samples):
     """
 
     def __init__(self, folders: Sequence[str], classes: Sequence[str]) -> None:
+        self._folders = list(folders)
         subfolders = [(folder, name) for folder in folders for name in _subfolders(folder)]
         self.classes = list(classes) or sorted({name for _, name in subfolders})
         positions = {name: label for label, name in enumerate(self.classes)}
@@ -118,6 +124,11 @@ class FolderSamples(Samples):
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """The folders, as configured."""
+        return self._folders
 
     def name(self, number: int) -> str:
         """Returns the path below the folder."""
@@ -282,6 +293,14 @@ class ImageSource:
     """
 
     def __init__(self, config: ImageDataConfig, classes: Sequence[str] = ()) -> None:
+        if not isinstance(config, ImageDataConfig):
+            path = os.fspath(config) if isinstance(config, str | os.PathLike) else None
+            raise UsageError(
+                f"expected an ImageDataConfig, not {kind_of(config)}",
+                key="config",
+                received=NOTHING if path is None else path,
+                remedy=f"write ImageSource(ImageDataConfig(input_path={path or 'photos'!r}, size=224))",
+            )
         config.validate()
         self.config, self.transform = config, Transform.of(config)
         self.samples = _samples(config, classes)

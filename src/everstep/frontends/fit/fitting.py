@@ -9,35 +9,17 @@ import hashlib
 import inspect
 import json
 import logging
-import math
-import numbers
-import os
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import keras
 
-from everstep.checkpoint.remote import is_url, working_copy
-from everstep.data import (
-    CountedStream,
-    DataConfig,
-    EmptyDataError,
-    IterableStream,
-    LimitedStream,
-    MappedStream,
-    Stream,
-    class_weighted,
-    is_one_shot,
-    left_out,
-    make_stream,
-    makes_batches,
-)
+from everstep.checkpoint.remote import working_copy
+from everstep.data import left_out, source_record
 from everstep.engine import backend
-from everstep.errors import DivergedError, KeyNames, UsageError, nearest, problems_under
-from everstep.export import chosen_formats
+from everstep.errors import DivergedError, KeyNames, UsageError, problems_under
 from everstep.frontends import (
     CompiledTaskConfig,
     RunPlan,
@@ -48,38 +30,43 @@ from everstep.frontends import (
     validated_epochs,
     verbosity,
 )
+from everstep.frontends.fit.arguments import (
+    Counts,
+    class_weights,
+    export_formats,
+    refuse_unknown,
+    refuse_without_directory,
+    require_place,
+    shuffling,
+    whole,
+)
 from everstep.frontends.fit.best_epoch import best_epoch
 from everstep.frontends.fit.class_names import ClassNames
+from everstep.frontends.fit.data_folders import require_no_data
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
-from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
-from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
+from everstep.frontends.fit.preprocessing import preprocesses
+from everstep.frontends.fit.samples import evaluation_data, split, training_data
+from everstep.frontends.fit.streams import counted, train_stream, validation_stream
 from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
 from everstep.keras_internals import global_state, rng_utils
 from everstep.loop import accepted, random_state
 from everstep.run import announcements, closing_rows, exported_files, program_run, shorten_uncaught_errors, stored_seed
-from everstep.task import needs_labels, require_compiled
+from everstep.task import CompiledTask, needs_labels, require_compiled
 from everstep.tracking import TrackingConfig
+from everstep.types import Batch
 
 logger = logging.getLogger(__name__)
-
-_OLD = {
-    "data": "it is called x, and the labels may go in as y",
-    "max_queue_size": "set it on the data: keras.utils.PyDataset(max_queue_size=…)",
-    "nb_epoch": "it is called epochs",
-    "use_multiprocessing": "set it on the data: keras.utils.PyDataset(use_multiprocessing=…)",
-    "workers": "set it on the data: keras.utils.PyDataset(workers=…)",
-}
-"""Former names of arguments, in Keras or here, and what to write now."""
-
 
 NAMES: KeyNames = {
     **compiled.NAMES,
     "task.train_data.global_batch_size": "batch_size",
     "task.validation_data.global_batch_size": "validation_batch_size",
     "task.train_data.repeat": None,
+    "task.train_data.y": "y",
     "task.train_data": "x",
+    "task.validation_data.y": "validation_data",
     "task.validation_data": "validation_data",
     "task.shuffle": "shuffle",
     "task.class_weight": "class_weight",
@@ -102,6 +89,17 @@ class FitConfig(CompiledTaskConfig):
 
     shuffle: bool = True
     """Whether arrays are shuffled."""
+
+
+class FitTask(CompiledTask):
+    """The compiled model; errors about its labels name `y`."""
+
+    def check_batch(self, inputs: Batch) -> None:
+        """Checks the labels."""
+        try:
+            super().check_batch(inputs)
+        except UsageError as error:
+            raise UsageError(problems_under("y", error)) from error
 
 
 def fit(
@@ -205,6 +203,7 @@ def fit(
     refuse_unknown(unknown, [name for name in inspect.signature(fit).parameters if name != "unknown"])
     require_compiled(model)
     require_place(model_dir)
+    require_no_data(model_dir, x, validation_data)
     given = (batch_size, epochs, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size)
     counts = Counts(*given, model.steps_per_execution or 1)
     counts = counts.limited(keras.config.max_epochs(), keras.config.max_steps_per_epoch())
@@ -241,13 +240,12 @@ def fit(
         seed = choose_seed(directory, placed.seed if placed else None) if seed is None else seed
         exact: bool | Literal["auto"] = "auto" if deterministic is None else deterministic
         stack.enter_context(backend.prepared(seed, exact))
-        size = counts.size(samples_in(data))
-        train = _train_stream(model, data, counts, size, shuffle, weights, seed)
-        train, batches = _counted(train, data, counts.epoch_steps)
-        validation, validation_size = _validation_stream(model, held_out, counts, size, seed, is_validated)
+        train, train_config = train_stream(model, data, counts, shuffle, weights, seed)
+        train, batches = counted(train, data, counts.epoch_steps)
+        validation, validation_config = validation_stream(model, held_out, counts, train_config, seed, is_validated)
         task = FitConfig(
-            train_data=_data_config(size, True),
-            validation_data=_data_config(validation_size, False),
+            train_data=train_config,
+            validation_data=validation_config,
             shuffle=shuffle,
             class_weight=weights,
         )
@@ -275,6 +273,7 @@ def fit(
             callbacks=given_callbacks,
             first_epoch=counts.initial_epoch,
             watch=watch,
+            task_cls=FitTask,
             run=RunPlan(
                 directory,
                 task,
@@ -290,7 +289,11 @@ def fit(
                 export=formats,
                 labels=labels,
                 at_end=final.evaluate,
-                record={**({"classes": classes.names} if classes.names else {}), **(placed.record() if placed else {})},
+                record={
+                    **({"classes": classes.names} if classes.names else {}),
+                    **(placed.record() if placed else {}),
+                    **_named_sources(train=data, validation=held_out),
+                },
             ),
             finish=finish,
         )
@@ -312,281 +315,10 @@ def _train(
     return trained
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-def require_place(model_dir: Any) -> None:
-    """Refuses what is no directory for a run.
-
-    Raises:
-      UsageError: It is no path, or a directory of several runs, which a run in it would hide.
-    """
-    if not model_dir or is_url(model_dir):
-        return
-    if not isinstance(model_dir, str | os.PathLike):
-        reason = f"expected a path, not a {type(model_dir).__name__}"
-        raise UsageError(reason, key="model_dir", received=model_dir)
-    place = Path(model_dir)
-    if not (place / "run.json").exists() and (found := sorted(place.glob("*/run.json"))):
-        raise UsageError(
-            f"holds other runs, such as {found[0].parent.name!r}, which a run in it would hide",
-            key="model_dir",
-            received=str(place),
-            remedy=f"name a new directory in it, such as {str(place / 'mine')!r}",
-        )
-
-
-def refuse_without_directory(**given: Any) -> None:
-    """Refuses arguments that say something about a run that is kept, in a call that keeps none.
-
-    Raises:
-      UsageError: There is one.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError("there is no run directory", key=name, received=value, remedy="pass model_dir=…")
-
-
-def refuse_unknown(given: Mapping[str, Any], known: list[str]) -> None:
-    """Refuses keywords that `fit` does not have.
-
-    Raises:
-      UsageError: There is one; names it, and what to write instead.
-    """
-    for name in given:
-        raise UsageError("fit() has no such argument", key=name, remedy=_OLD.get(name) or nearest(name, known))
-
-
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """Returns a whole number as Python's.
-
-    Raises:
-      UsageError: It is no whole number, or too small.
-    """
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise UsageError(f"expected a whole number, not a {type(value).__name__}", key=name, received=value)
-    if value < least:
-        raise UsageError(f"must be at least {least}", key=name, received=int(value))
-    return int(value)
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The arguments that are numbers; None where the data decides.
-
-    Raises:
-      UsageError: One of them is invalid; names it.
-    """
-
-    batch_size: int | None
-    epochs: int
-    initial_epoch: int
-    steps_per_epoch: int | None
-    validation_steps: int | None
-    validation_batch_size: int | None
-    steps_per_execution: int = 1
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value, needed = getattr(self, field.name), field.name in ("epochs", "initial_epoch")
-            if value is not None or needed:
-                least = 0 if needed else 1
-                object.__setattr__(self, field.name, whole(field.name, value, least))
-
-    @property
-    def epoch_steps(self) -> int | None:
-        """Returns the steps of an epoch: Keras runs `steps_per_execution` of them at a time, the last ones too."""
-        return _rounded_up(self.steps_per_epoch, self.steps_per_execution)
-
-    @property
-    def evaluation_steps(self) -> int | None:
-        """Returns the same for an evaluation."""
-        return _rounded_up(self.validation_steps, self.steps_per_execution)
-
-    def limited(self, epochs: int | None, steps: int | None) -> "Counts":
-        """Returns the numbers within the limits of `keras.config.set_max_epochs` and `set_max_steps_per_epoch`."""
-        limits = {"epochs": epochs, "steps_per_epoch": steps, "validation_steps": steps}
-        lower = {
-            k: most for k, most in limits.items() if most and (getattr(self, k) is None or most < getattr(self, k))
-        }
-        for name, most in lower.items():
-            if name != "validation_steps":
-                warnings.warn(f"Limiting {name} to {most}", stacklevel=3)
-        return dataclasses.replace(self, **lower)
-
-    def size(self, samples: int | None) -> int:
-        """Returns the batch size as Keras chooses it; `samples` is the number of samples of arrays, else None."""
-        return self.batch_size or _divided(samples, self.steps_per_epoch)
-
-    def validation_size(self, samples: int | None) -> int:
-        """Returns the same for an evaluation."""
-        return self.validation_batch_size or self.batch_size or _divided(samples, self.validation_steps)
-
-
-def _rounded_up(steps: int | None, multiple: int) -> int | None:
-    return None if steps is None else -(-steps // multiple) * multiple
-
-
-def _divided(samples: int | None, steps: int | None) -> int:
-    return -(-samples // steps) if samples and steps else 32
-
-
-def shuffling(shuffle: Any) -> bool:
-    """Returns whether to shuffle.
-
-    Raises:
-      UsageError: It is not a bool.
-    """
-    if not isinstance(shuffle, bool):
-        raise UsageError("expected True or False", key="shuffle", received=shuffle)
-    return shuffle
-
-
-def class_weights(class_weight: Any) -> dict[int, float] | None:
-    """Returns the weights by class.
-
-    Raises:
-      UsageError: They are not numbers by the number of a class.
-    """
-    if class_weight is None:
-        return None
-    wanted = "expected a dict such as {0: 1.0, 1: 5.0}"
-    try:
-        weights = {int(label): float(weight) for label, weight in class_weight.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise UsageError(wanted, key="class_weight", received=class_weight) from None
-    if not weights or min(weights) < 0:
-        raise UsageError(f"{wanted}, with classes from 0 on", key="class_weight", received=class_weight)
-    if not all(map(math.isfinite, weights.values())):
-        raise UsageError(f"{wanted}, with finite weights", key="class_weight", received=class_weight)
-    return weights
-
-
-def export_formats(export: Any, model: keras.Model, model_dir: Any) -> list[str]:
-    """Returns the formats to export; none for a call that keeps nothing.
-
-    Raises:
-      UsageError: One of them is unknown, or not of this model or backend; or there is no directory to write it to.
-    """
-    formats = chosen_formats(export, model)
-    if model_dir:
-        return formats
-    if others := [name for name in formats if name != "keras"]:
-        raise UsageError(
-            "there is no run directory to write it to", key="export", received=others[0], remedy="pass model_dir=…"
-        )
-    return []
-
-
-# -- data --------------------------------------------------------------------------------------------------------------
-
-
-def _data_config(batch_size: int, training: bool) -> DataConfig:
-    return DataConfig(global_batch_size=batch_size, is_training=training, drop_remainder=False)
-
-
-def _train_stream(
-    model: keras.Model,
-    data: Any,
-    counts: Counts,
-    size: int,
-    shuffle: bool,
-    class_weight: Mapping[int, float] | None,
-    seed: int,
-) -> Stream:
-    config = _data_config(size, True)
-    if is_one_shot(data):
-        config = config.replace(repeat=False)
-    stream = make_stream(data, config, training=True, seed=seed, shuffle=shuffle)
-    if counts.batch_size is not None and makes_batches(data):
-        warnings.warn(
-            f"batch_size={counts.batch_size} is not used: the {type(data).__name__} makes its own batches", stacklevel=3
-        )
-    stream = preprocessed(stream, model, data)
-    return MappedStream(stream, class_weighted(class_weight)) if class_weight else stream
-
-
-def _validation_stream(
-    model: keras.Model, data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]
-) -> tuple[Stream | None, int]:
-    """Returns the batches to evaluate, and their size; None if there are none: as in Keras, nothing is evaluated.
-
-    Raises:
-      UsageError: The data cannot be read, has no end, or the first of several evaluations would read all of it.
-    """
-    if data is None:
-        return None, size
-    try:
-        own_size = counts.validation_size(samples_in(data))
-        stream = _evaluated_stream(data, counts, own_size, seed, is_validated)
-        _read_first(stream)
-    except EmptyDataError:
-        logger.warning("validation_data is empty: nothing is evaluated")
-        return None, size
-    return preprocessed(stream, model, data), own_size
-
-
-def _evaluated_stream(data: Any, counts: Counts, size: int, seed: int, is_validated: Callable[[int], bool]) -> Stream:
-    """Returns the batches to evaluate; each evaluation of a generator continues where the one before has ended."""
-    if not is_one_shot(data):
-        stream = make_stream(data, _data_config(size, False), training=False, seed=seed, shuffle=False)
-        if counts.validation_steps is None and stream.epoch_never_ends:
-            raise UsageError(
-                "the validation data has no end", key="validation_steps", remedy="pass the batches to evaluate"
-            )
-        return stream
-    stream = IterableStream(data, reads_on=True)
-    if counts.validation_steps is not None:
-        return LimitedStream(stream, counts.validation_steps)
-    evaluations = sum(map(is_validated, range(counts.initial_epoch, counts.epochs)))
-    if evaluations > 1:
-        raise UsageError(
-            f"a {type(data).__name__} can be read only once, but there are {evaluations} evaluations",
-            key="validation_data",
-            remedy="pass the function that makes it, without calling it, or validation_steps=…, batches of each",
-        )
-    return stream
-
-
-def _read_first(stream: Stream) -> None:
-    """Reads the first batch to evaluate, which the stream keeps.
-
-    Raises:
-      EmptyDataError: There is none.
-      UsageError: It cannot be read.
-    """
-    try:
-        stream.peek()
-    except EmptyDataError:
-        raise
-    except UsageError as error:
-        raise UsageError(problems_under("validation_data", error)) from error
-
-
-def _counted(stream: Stream, data: Any, steps: int | None) -> tuple[Stream, int | None]:
-    """Returns the stream and the batches per epoch; if their number is unknown, the first pass counts them.
-
-    Args:
-      stream: The training stream.
-      data: The source of the stream; a PyTorch DataLoader knows its number of batches.
-      steps: `steps_per_epoch`.
-
-    Raises:
-      UsageError: The data has no end, and there is no `steps_per_epoch`.
-    """
-    if stream.epoch_never_ends:
-        if steps is None:
-            raise UsageError(
-                "the data has no end, so an epoch has none either",
-                key="steps_per_epoch",
-                remedy="pass steps_per_epoch=…",
-            )
-        return stream, None
-    batches = stream.batches_per_epoch
-    if batches is None:
-        with contextlib.suppress(TypeError, NotImplementedError):  # a DataLoader of an IterableDataset
-            batches = len(data) if isinstance(data, Sized) else None
-    return stream if batches is not None else CountedStream(stream), batches
+def _named_sources(**sources: Any) -> dict[str, Any]:
+    """Returns the entry of the record that names the data, for an evaluation without the program."""
+    named = {kind: found for kind, source in sources.items() if (found := source_record(source)) is not None}
+    return {"sources": named} if named else {}
 
 
 class _CountedSeed(int):

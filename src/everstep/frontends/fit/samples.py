@@ -4,17 +4,23 @@ Arrays are separate or in a tuple, `(x, y)` or `(x, y, sample_weight)`. Each may
 inputs or outputs. Anything else, such as a dataset, contains labels and weights.
 """
 
+import contextlib
+import dataclasses
+import functools
 import math
 import numbers
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-from everstep.data import ArrayStream, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
-from everstep.data.images import ImageSource
+from everstep.data import ArrayStream, DataConfig, Rows, as_rows, count_samples, is_arrays, is_sparse_or_ragged, nest
+from everstep.data.formats import CSV_SUFFIXES, PARQUET_SUFFIXES, RECORD_SUFFIXES
+from everstep.data.images import ImageDataConfig, ImageSource
 from everstep.engine import check_leaves
-from everstep.errors import UsageError
+from everstep.errors import UsageError, kind_of
 
 _APART = "validation data goes in as validation_data=(x_test, y_test)"
 
@@ -43,6 +49,7 @@ def training_data(
     x, y, sample_weight = _texts(x), _column(y), _column(sample_weight)
     if x is None:
         raise UsageError("nothing to train on", key="x", remedy="pass arrays, as fit(model, x, y), or a dataset")
+    refuse_name("x", x)
     if not is_arrays(x):
         _require_alone(x, y, sample_weight)
         return x
@@ -60,10 +67,12 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
     Raises:
       UsageError: It is arrays without labels, and the model's loss compares with labels.
     """
+    refuse_name("validation_data", data)
     if isinstance(data, list | tuple) and len(data) in (2, 3):
         parts = [_texts(data[0]), *map(_column, data[1:])]
         if is_arrays(parts):
-            return _packed(*parts, takes_text=takes_text)
+            with _as_validation_data():
+                return _packed(*parts, takes_text=takes_text)
     if needs_labels and is_arrays(data):
         raise UsageError(
             "has inputs but no labels, and the model's loss needs them",
@@ -71,6 +80,58 @@ def evaluation_data(data: Any, needs_labels: bool = False, takes_text: bool = Fa
             remedy="pass (x_test, y_test), or (x_test, x_test) for a model that reproduces its inputs",
         )
     return data
+
+
+def refuse_name(key: str, data: Any) -> None:
+    """Refuses the name of a file or folder, and a configuration, where data is expected.
+
+    Raises:
+      UsageError: It is one; says what reads it.
+    """
+    if isinstance(data, DataConfig):
+        reader = "ImageSource(config)" if isinstance(data, ImageDataConfig) else "InputReader(config).read(), say"
+        raise UsageError(f"is {kind_of(data)}, which only names data", key=key, remedy=f"pass {reader}")
+    if not isinstance(data, str | os.PathLike):
+        return
+    name = os.fspath(data)
+    if not os.path.exists(name):
+        remedy = f"no such file or folder is in {os.getcwd()!r}; pass arrays, as fit(model, x, y), or a dataset"
+    elif os.path.isdir(name):
+        remedy = (
+            "of a folder with a folder of images for each class, pass ImageSource(ImageDataConfig("
+            f"input_path={name!r}, size=…)), from everstep.data.images, or "
+            f"keras.utils.image_dataset_from_directory({name!r})"
+        )
+    else:
+        remedy = next((how for ends, how in _READERS.items() if name.lower().endswith(ends)), _OTHER).format(name=name)
+    raise UsageError("is the name of data, not data", key=key, received=name, remedy=remedy)
+
+
+_READERS = {
+    CSV_SUFFIXES: "read it, as in table = pandas.read_csv({name!r}), and pass columns: fit(model, table[['a', 'b']], "
+    "table['label']); of images that it names, pass ImageSource(ImageDataConfig(input_path={name!r}, size=…))",
+    PARQUET_SUFFIXES: "pass ParquetSource({name!r}, x=['a', 'b'], y='label'), from everstep.data",
+    (".npy", ".npz"): "load it, as in data = numpy.load({name!r}), and pass the arrays",
+    RECORD_SUFFIXES: "pass InputReader(DataConfig(input_path={name!r}), parser_fn=…).read(), from everstep.data",
+}
+"""How files are read, by the ends of their names."""
+
+_OTHER = "read it, and pass arrays, as fit(model, x, y), or a dataset"
+
+
+@contextlib.contextmanager
+def _as_validation_data() -> Iterator[None]:
+    """Inside the block errors name `validation_data`, and say of which part they are."""
+    try:
+        yield
+    except UsageError as error:
+        renamed = [
+            dataclasses.replace(problem, key="validation_data", reason=f"{problem.key} {problem.reason}")
+            if problem.key != "x, y"
+            else dataclasses.replace(problem, key="validation_data")
+            for problem in error.problems
+        ]
+        raise UsageError(renamed) from error
 
 
 def split(source: Any, fraction: Any) -> tuple[Any, Any]:
@@ -170,7 +231,7 @@ def _unlabelled(x: Any, sample_weight: Any, needs_labels: bool) -> Any:
             key="y",
             remedy="pass y, or y=x for a model that reproduces its inputs",
         )
-    x = nest.map_leaves(_as_keras, x)
+    x = nest.map_leaves(functools.partial(_as_keras, "x"), x)
     return (x,) if isinstance(x, list) else x  # several inputs; a tuple would be inputs and labels
 
 
@@ -190,7 +251,8 @@ def _column(values: Any) -> Any:
 
 
 def _packed(x: Any, y: Any, sample_weight: Any = None, *, takes_text: bool = False) -> Any:
-    x, y, weight = (nest.map_leaves(_as_keras, part) for part in (x, y, sample_weight))
+    parts = {"x": x, "y": y, "sample_weight": sample_weight}
+    x, y, weight = (nest.map_leaves(functools.partial(_as_keras, key), part) for key, part in parts.items())
     data = (x, y) if weight is None else (x, y, _of_each_output(y, weight))
     if not takes_text:  # else it is checked when it is preprocessed
         check_leaves(nest.map_leaves(_checkable, data))
@@ -211,12 +273,14 @@ def _checkable(leaf: Any) -> Any:
     return np.zeros(1) if isinstance(leaf, Rows) or is_sparse_or_ragged(leaf) else leaf
 
 
-def _as_keras(leaf: Any) -> Any:
+def _as_keras(key: str, leaf: Any) -> Any:
     """Returns a pandas Series as a table of one column, as Keras does, and a table of several types as an array.
 
     Raises:
-      UsageError: A table has columns of numbers and of text, or of Python objects.
+      UsageError: A table has columns of numbers and of text, or of Python objects; or a single value is no array.
     """
+    if getattr(leaf, "shape", None) == ():
+        raise UsageError("is a single value, expected one for each sample", key=key, received=leaf)
     if hasattr(leaf, "to_frame"):
         leaf = leaf.to_frame()
     if hasattr(leaf, "dtypes") and hasattr(leaf, "columns"):
@@ -225,7 +289,7 @@ def _as_keras(leaf: Any) -> Any:
             example = leaf[odd[0]].iloc[0]
             raise UsageError(
                 f"the column {odd[0]!r} of the DataFrame holds no numbers, but {example!r}",
-                key="x",
+                key=key,
                 remedy=f"convert it, as pd.get_dummies(df, columns=[{odd[0]!r}]) or "
                 f"df[{odd[0]!r}].astype('category').cat.codes do",
             )
