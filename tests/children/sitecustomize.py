@@ -12,12 +12,13 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
+from typing import Any
 
-SPARED = {"tensorflow": "keras.src.utils.rng_utils"}
-SPARED |= dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
+SPARED = dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
 """Packages that are not found, and the importing modules (by prefix) that do not find them."""
 
-MACHINERY = ("importlib", "keras.src.utils.module_utils")
+SEEDING = "keras.src.utils.rng_utils"
+"""Imports TensorFlow to seed it. Keras remembers for all its modules that an import failed, so none fails here."""
 
 COMPILER = "torch._dynamo"
 DECORATED = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")
@@ -33,14 +34,35 @@ class Sparing:
         """Raises ModuleNotFoundError where an import is to be skipped; otherwise leaves it to the next finder."""
         if name in SPARED and _importer(sys._getframe(1)).startswith(SPARED[name]):
             raise ModuleNotFoundError(f"No module named {name!r}: spared by {__file__}", name=name)
-        if name == "torch" or (name in DECORATED and COMPILER not in sys.modules):
-            spec = importlib.machinery.PathFinder.find_spec(name, path)
-            if spec is not None and spec.loader is not None:
-                spec.loader.exec_module = functools.partial(
-                    _torch if name == "torch" else _decorated, spec.loader.exec_module
-                )
-            return spec
-        return None
+        load = {"torch": _torch, SEEDING: _seeding}.get(name)
+        if name in DECORATED and COMPILER not in sys.modules:
+            load = _decorated
+        if load is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(load, spec.loader.exec_module)
+        return spec
+
+
+class _IfImported:
+    """Keras's lazy TensorFlow, except that the question whether it is available does not import it."""
+
+    def __init__(self, lazy: Any) -> None:
+        self._lazy = lazy
+
+    @property
+    def available(self) -> bool:
+        return "tensorflow" in sys.modules and self._lazy.available
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lazy, name)
+
+
+def _seeding(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Loads the module that seeds TensorFlow; it seeds one that is already imported."""
+    execute(module)
+    module.tf = _IfImported(module.tf)
 
 
 def _torch(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -69,7 +91,7 @@ def _decorated(execute: Callable[[ModuleType], None], module: ModuleType) -> Non
 
 def _importer(frame: FrameType | None) -> str:
     """Returns the name of the module that imports, without the import machinery."""
-    while frame and frame.f_globals.get("__name__", "").startswith(MACHINERY):
+    while frame and frame.f_globals.get("__name__", "").startswith("importlib"):
         frame = frame.f_back
     return frame.f_globals.get("__name__", "") if frame else ""
 
