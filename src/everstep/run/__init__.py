@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from everstep.run.processes import log_file
     from everstep.run.program import (
         PROGRAM,
+        TRAINED_BY,
         Redirection,
         directory_of,
         is_repetition,

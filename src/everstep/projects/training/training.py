@@ -35,7 +35,7 @@ from everstep.projects.training.building import (
 from everstep.projects.training.job_files import JobFiles
 from everstep.projects.training.own_loop_history import as_history
 from everstep.projects.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
-from everstep.run import Run, print_line
+from everstep.run import Run, is_repetition, print_line, program_run
 from everstep.tracking import epoch_table
 
 DATA = "data"
@@ -136,6 +136,10 @@ class Training:
         if optimizer is None:
             raise UsageError("expected an optimizer of Keras or its name", key="optimizer", received=None)
         self.job_dir, self.artifacts_dir = _checked_places(job_dir, artifacts_dir)
+        self._program = program_run(self.job_dir)
+        if (redirected := str(self._program.directory)) != self.job_dir:  # the program is repeated: its job is only read
+            self.artifacts_dir = f"{redirected}-artifacts" if self.artifacts_dir else ""
+            self.job_dir = redirected
         self.seed, self.verbose = whole_number("seed", seed, 0, 2**32 - 1), verbosity(verbose)  # NumPy's seeds
         self._allow_change = core_keys(allow_change)
         self.history: keras.callbacks.History | None = None
@@ -248,6 +252,7 @@ class Training:
                 names=NAMES,
                 has_command=False,
                 experiment=type(self).__name__,
+                record=self._program.record(trained_by=Training.__name__),
                 shows_layers=False,  # model_summary() prints them
                 listeners=[files],
                 at_end=functools.partial(self._finish, files),
@@ -329,6 +334,8 @@ class Training:
           UsageError: Nothing was trained yet.
         """
         history = self._known_history()
+        if is_repetition():
+            return  # the files are those of the job that is compared with
         storage.write_json(ui_metadata, kubeflow_ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
         storage.write_json(metrics, kubeflow_metrics(history.history))
 
