@@ -49,7 +49,7 @@ listing.py               every run below a directory, ordered by path, with its 
 removal.py               what may be removed of a run, and how: not while it trains, not a home, project or folder of
                          other runs; which runs beside it began with its weights
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
-                         `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
+                         `--traceback`. The codes 1 and 2 are in `errors.py`, 3 and 128 + signal in `signals.py`
 uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
@@ -194,6 +194,7 @@ if TYPE_CHECKING:
         stored_seed,
     )
     from everstep.run.signals import (
+        STOPPED_ITSELF,
         Interrupted,
         as_python_interrupts,
         signals_handled,
