@@ -62,7 +62,7 @@ def train(task: Any) -> Mapping[str, float]:
       UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed.
     """
-    context: FlowContext = task._opened()
+    context: FlowContext = task._everstep_opened()
     settings, params, who = context.settings, task.params, type(task).__name__
     task.directory = context.directory
     splits = split_data(task.dataset, params, who)
@@ -155,7 +155,7 @@ def _build_model(task: Any, settings: FlowSettings) -> keras.Model:
     model = _keras_model(task.build_model(), hook)
     if not model.compiled:
         task.compile_model(model)
-    elif settings.has_optimizer_file and not task._used_optimizer:
+    elif settings.has_optimizer_file and not task._everstep_used_optimizer:
         reason = "compiled the model with an optimizer of its own, so config/optimizer.yaml would be ignored"
         raise UsageError(reason, key=hook, remedy="compile with optimizer=self.build_optimizer(), or remove the file")
     require_compiled(model)
