@@ -99,7 +99,8 @@ def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: i
     for batch in batches:
         features, labels, _ = task.unpack(batch)
         rows = slice(None if most is None else most - count)
-        y_pred = arrays.at(arrays.host(model.predict_on_batch(features)), rows)
+        outputs = keras.Model.predict_on_batch(model, features)  # KerasHub's own would preprocess them once more
+        y_pred = arrays.at(arrays.host(outputs), rows)
         y_true, inputs = arrays.at(arrays.host(labels), rows), arrays.at(arrays.host(features), rows)
         size = arrays.rows(y_pred, "the outputs")
         yield SampleBatch(None if ids is None else ids[count : count + size], y_true, y_pred, inputs)

@@ -35,7 +35,7 @@ from everstep.data import (
     make_stream,
     makes_batches,
 )
-from everstep.engine import backend
+from everstep.engine import backend, preprocesses
 from everstep.errors import DivergedError, KeyNames, UsageError, nearest, problems_under
 from everstep.export import chosen_formats
 from everstep.frontends import (
@@ -52,7 +52,7 @@ from everstep.frontends.fit.best_epoch import best_epoch
 from everstep.frontends.fit.class_names import ClassNames
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
-from everstep.frontends.fit.preprocessing import preprocessed, preprocesses
+from everstep.frontends.fit.preprocessing import preprocessed
 from everstep.frontends.fit.samples import evaluation_data, samples_in, split, training_data
 from everstep.frontends.fit.tracking import tracking_config
 from everstep.gang import current_gang
