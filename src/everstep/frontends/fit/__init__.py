@@ -9,7 +9,6 @@ final_report.py   `report`: which runs are evaluated sample by sample at their e
 best_epoch.py     the best value in the last lines: of which metric, in which epoch
 samples.py        x, y and sample_weight as one source of data; `validation_split`: the last rows; pandas tables;
                   missing labels
-class_names.py    `class_names`; labels of text become numbers, the same ones when the run is resumed
 preprocessing.py  a KerasHub task's preprocessor, applied to batches
 """
 

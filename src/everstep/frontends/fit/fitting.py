@@ -39,6 +39,7 @@ from everstep.engine import backend, preprocesses
 from everstep.errors import DivergedError, KeyNames, UsageError, nearest, problems_under
 from everstep.export import chosen_formats
 from everstep.frontends import (
+    ClassNames,
     CompiledTaskConfig,
     RunPlan,
     Verbose,
@@ -49,7 +50,6 @@ from everstep.frontends import (
     verbosity,
 )
 from everstep.frontends.fit.best_epoch import best_epoch
-from everstep.frontends.fit.class_names import ClassNames
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
 from everstep.frontends.fit.preprocessing import preprocessed

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ class DataSet:
       test_label: Their labels.
       validation_data: Inputs for the evaluation at each epoch's end; None: `validation_split` of the training data.
       validation_label: Their labels.
+      class_names: The names of the classes, in the order of their numbers. Labels of text become numbers: without names
+        here, in the order of the alphabet.
+      test_ids: The names of the test samples, such as their files: the evaluation sample by sample has them.
     """
 
     train_data: Any
@@ -31,6 +34,8 @@ class DataSet:
     test_label: Any = None
     validation_data: Any = None
     validation_label: Any = None
+    class_names: Sequence[str] | None = None
+    test_ids: Sequence[Any] | None = None
 
 
 STEPS = (
