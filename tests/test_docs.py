@@ -46,7 +46,7 @@ LINKED = [
 
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 UNIVERSAL = {"doors", "entry_points", "errors", "extras", "keras_internals", "log_lines", "redaction"}
-UNIVERSAL |= {"notebook", "startup_messages", "types"}
+UNIVERSAL |= {"notebook", "private_names", "startup_messages", "types"}
 
 
 class Block(NamedTuple):

@@ -36,7 +36,7 @@ LINES = (
     "redaction startup_messages keras_internals entry_points notebook extras",
     "log_lines",
     "errors",
-    "doors",
+    "doors private_names",
     "types",
     "liveness storage",
     "gang",

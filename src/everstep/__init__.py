@@ -41,6 +41,7 @@ fast_dev_run.py       `--fast-dev-run`: one batch of everything before a long ru
                       bit for bit
 errors.py             errors as data: the exit code of each kind (failed 1, bad input 2), how a message is rendered,
                       "did you mean"; which key was meant is found in config/
+private_names.py      which names a user's subclass must not take
 extras.py             how an extra is installed: from an index, or from the clone that this came from
 redaction/            secrets: which names and texts count as one, how they are masked in files and logs
 liveness.py           how another process or machine is known to be alive or dead; the lock of a run, gang/ and

@@ -17,10 +17,8 @@ from typing import Any
 SPARED = dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
 """Packages that are not found, and the importing modules (by prefix) that do not find them."""
 
-MACHINERY = ("importlib", "keras.src.utils.module_utils")
-
 SEEDING = "keras.src.utils.rng_utils"
-"""The module of Keras that imports TensorFlow to seed it."""
+"""Imports TensorFlow to seed it. Keras remembers for all its modules that an import failed, so none fails here."""
 
 COMPILER = "torch._dynamo"
 DECORATED = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")
@@ -36,22 +34,19 @@ class Sparing:
         """Raises ModuleNotFoundError where an import is to be skipped; otherwise leaves it to the next finder."""
         if name in SPARED and _importer(sys._getframe(1)).startswith(SPARED[name]):
             raise ModuleNotFoundError(f"No module named {name!r}: spared by {__file__}", name=name)
-        changed = {"torch": _torch, SEEDING: _seeding}
-        if COMPILER not in sys.modules:
-            changed |= dict.fromkeys(DECORATED, _decorated)
-        if name not in changed:
+        load = {"torch": _torch, SEEDING: _seeding}.get(name)
+        if name in DECORATED and COMPILER not in sys.modules:
+            load = _decorated
+        if load is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = functools.partial(changed[name], spec.loader.exec_module)
+            spec.loader.exec_module = functools.partial(load, spec.loader.exec_module)
         return spec
 
 
-class IfImported:
-    """Keras's lazy TensorFlow, available once something else has imported it.
-
-    If its import failed instead, Keras would remember that there is none, for every layer that needs it.
-    """
+class _IfImported:
+    """Keras's lazy TensorFlow, except that the question whether it is available does not import it."""
 
     def __init__(self, lazy: Any) -> None:
         self._lazy = lazy
@@ -65,9 +60,9 @@ class IfImported:
 
 
 def _seeding(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Loads the module that seeds all libraries; it seeds TensorFlow only if that is there."""
+    """Loads the module that seeds TensorFlow; it seeds one that is already imported."""
     execute(module)
-    module.tf = IfImported(module.tf)
+    module.tf = _IfImported(module.tf)
 
 
 def _torch(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -96,7 +91,7 @@ def _decorated(execute: Callable[[ModuleType], None], module: ModuleType) -> Non
 
 def _importer(frame: FrameType | None) -> str:
     """Returns the name of the module that imports, without the import machinery."""
-    while frame and frame.f_globals.get("__name__", "").startswith(MACHINERY):
+    while frame and frame.f_globals.get("__name__", "").startswith("importlib"):
         frame = frame.f_back
     return frame.f_globals.get("__name__", "") if frame else ""
 

@@ -24,8 +24,9 @@ def trained(tmp_path_factory):
     settings = {"validation_data": (x[:32], y[:32]), "epochs": 2, "verbose": 0, "export": "keras"}
     everstep.fit(model, x, y, model_dir=folder / "mine", **settings)
     np.savez(folder / "test.npz", x=x[:32], y=y[:32])
-    rows = [",".join([*map(repr, row.tolist()), "right" if label else "left"]) for row, label in zip(x, y, strict=True)]
-    (folder / "test.csv").write_text("\n".join(["a,b,c,d,side", *rows[:32]]) + "\n")
+    named = enumerate(zip(x.tolist(), y, strict=True))
+    rows = [",".join([f"s{n}", *map(repr, row), "right" if label else "left"]) for n, (row, label) in named]
+    (folder / "test.csv").write_text("\n".join(["id,a,b,c,d,side", *rows[:32]]) + "\n")
     return folder
 
 
@@ -74,6 +75,7 @@ def test_samples_are_in_the_report(evaluate, trained):
     assert "in this order: left 0, right 1" in error
     page = json.loads((trained / "mine" / "reports" / "test.json").read_text())
     assert (page["split"], page["rows"], page["kind"]) == ("test", 10, "classification")
+    assert page["samples"][0]["id"] == f"s{page['samples'][0]['row']}"
     assert "test" in (trained / "mine" / "reports" / "report.html").read_text()
 
 

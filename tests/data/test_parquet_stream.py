@@ -98,3 +98,19 @@ def test_empty_row_groups_are_left_out(tmp_path):
 def test_a_column_that_is_named_twice_is_read_once(path):
     x, y = next(stream(ParquetSource(path, x=["id"], y=["id"]), training=False))
     assert x.tolist() == y.tolist() == [[0], [1], [2], [3], [4]]
+
+
+def test_labels_of_text_are_numbers_of_classes(tmp_path):
+    for name, labels in (("train", ["dog", "cat", "bird", "cat"]), ("test", ["dog", "cat", "cat", "cat"])):
+        table = pa.table({"x": [1.0, 2.0, 3.0, 4.0], "label": pa.array(labels).dictionary_encode()})
+        pq.write_table(table if name == "train" else table.cast(pa.schema({"x": pa.float64(), "label": pa.string()})),
+                       tmp_path / f"{name}.parquet", row_group_size=3)  # fmt: skip
+    train = ParquetSource(str(tmp_path / "train.parquet"), x="x", y="label")
+    test = ParquetSource(str(tmp_path / "test.parquet"), x="x", y="label", classes=train.classes)
+    assert train.classes == ["bird", "cat", "dog"]
+    for source, expected in ((train, [2, 1, 0, 1]), (test, [2, 1, 1, 1])):
+        opened = stream(source, training=False, size=4)
+        assert opened.classes == train.classes
+        assert next(opened)[1].tolist() == expected
+    with raises_problem(received="bird", reason="the label is none of the 2 classes"):
+        ParquetSource(str(tmp_path / "train.parquet"), x="x", y="label", classes=["cat", "dog"])

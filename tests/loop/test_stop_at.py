@@ -14,7 +14,7 @@ from everstep import StopAt
 from everstep.loop.controller import Controller
 from everstep.run import attempt_hooks
 from everstep.run.parent_process import SUPERVISOR, announced
-from everstep.run.signals import Interrupted
+from everstep.run.signals import STOPPED_ITSELF, Interrupted
 from everstep.testing.problems import raises_problem
 
 from .samples import SavedCounter, run, weights
@@ -70,6 +70,7 @@ def test_a_run_is_saved_and_goes_on_until_the_next_such_time(tmp_path):
     with pytest.raises(Interrupted) as interrupted:
         run("train", tmp_path / "run", hooks=[StopAt("07:00", clock("2026-05-04T06:59"))])
     assert 0 < interrupted.value.saved < 12
+    assert interrupted.value.exit_code == STOPPED_ITSELF
     model, _ = run("train", tmp_path / "run", hooks=[StopAt("07:00", clock("2026-05-04T07:01"))])
     np.testing.assert_array_equal(weights(model), weights(whole))
     record = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -78,6 +78,42 @@ def test_the_second_run_of_a_script_is_repeated(place):
     assert place.files() == before, "the runs of the script are only read"
 
 
+JOB = """
+import keras
+import numpy as np
+
+from everstep.training import Training
+
+
+def build():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+job = Training(build_model_func=build, job_dir="runs/mine", artifacts_dir="runs/artifacts", optimizer="sgd", loss="mse")
+job.run_train((x, x.sum(axis=1)), epochs=2)
+job.save_pipeline_metadata("runs/ui.json", "runs/metrics.json")
+"""
+
+
+@pytest.mark.full
+def test_a_training_is_repeated(tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    place = Script(tmp_path)
+    assert place.python("job.py").returncode == 0
+    before = place.files()
+    code, verdict = place.repeat()
+    assert (code, verdict["verdict"]) == (0, "identical"), verdict
+    assert place.files() == before, "job and artifacts are only read"
+    path = tmp_path / "runs" / "mine" / "run.json"
+    record = json.loads(path.read_text())
+    in_notebook = {**record["program"], "script": None, "reason": "it was started in a notebook"}
+    path.write_text(json.dumps({**record, "program": in_notebook}))
+    code, error = place.repeat()
+    assert code == 2
+    assert "not in its record: it was started in a notebook" in error
+
+
 def test_other_code_is_the_cause(place):
     place.rewrite("train.py", '"sgd"', '"adam"')
     code, verdict = place.repeat("--steps", "2")

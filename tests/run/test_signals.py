@@ -47,6 +47,16 @@ def test_a_signal_while_the_interpreter_ends_does_not_change_how():
     assert subprocess.run([sys.executable, "-c", ENDS]).returncode == 85
 
 
+@pytest.mark.parametrize("requeue", [None, 85])
+def test_a_run_that_stops_itself_is_not_requeued(requeue):
+    """Nor in the other processes of its gang."""
+    with Signals(["USR1"], requeue) as signals:
+        signals.request("it is 07:00", by_hook=True)
+        other = Signals(["USR1"], requeue)
+        other.adopt(signals.as_text())
+    assert [one.interrupted().exit_code for one in (signals, other)] == [3, 3]
+
+
 @pytest.mark.parametrize(
     ("sent", "requeue", "code"),
     [
@@ -130,7 +140,7 @@ def test_wrong_names(name, fields):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 256, -1])
 def test_wrong_exit_codes(code):
-    with raises_problem(key="runtime.requeue_exit_code", received=code, reason="must be from 3 to 255"):
+    with raises_problem(key="runtime.requeue_exit_code", received=code, reason="must be from 4 to 255"):
         Signals(["USR1"], code)
 
 

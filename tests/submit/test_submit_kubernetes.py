@@ -11,6 +11,7 @@ import yaml
 from submit_place import Place
 
 from everstep.gang import Coordinates, find_coordinates
+from everstep.run import STOPPED_ITSELF
 
 SCHEMA = json.loads(Path(__file__).with_name("jobset_schema.json").read_text())
 COMMAND = ["everstep", "train", "mnist/mlp", "--model-dir", "/runs/My_MLP"]
@@ -61,11 +62,17 @@ def test_the_manifest_of_four_processes(place: Place) -> None:
     assert coordinates == Coordinates(f"{pod_name}:8476", 3, 4)
 
 
-def test_bad_input_is_not_restarted(place: Place) -> None:
+def test_bad_input_and_a_run_that_has_stopped_itself_are_not_restarted(place: Place) -> None:
     found = manifest(place, "--processes", "2")
     (rule,) = found["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
-    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2])
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, STOPPED_ITSELF])
     assert found["spec"]["failurePolicy"]["rules"][0]["action"] == "FailJobSet"
+
+
+def test_one_process_that_is_preempted_is_started_again_uncounted(place: Place) -> None:
+    found = manifest(place)
+    _, rule = found["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert rule == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 
 def test_one_process_may_train_in_an_object_store(place: Place) -> None:

@@ -9,6 +9,7 @@ import everstep
 from everstep.errors import UsageError
 from everstep.export import export_model
 from everstep.testing.problems import raises_problem
+from everstep.trained.inputs import MemoryArrays, Spec
 
 # On the others, daily, test_predict.py: what predicts is the same.
 pytestmark = [pytest.mark.backend, pytest.mark.daily("torch")]
@@ -153,3 +154,16 @@ def test_a_run_without_an_export(tmp_path):
     (tmp_path / "run" / "export").rmdir()
     with raises_problem(key="run_or_model", reason="has no exported model"):
         everstep.predict(tmp_path / "run", samples(2)[0])
+
+
+def test_text_where_the_model_takes_numbers(run, tmp_path):
+    """The message says what to pass, not to reshape the text."""
+    for texts in (["what a film", "how dull"], np.array(["what a film"]), np.array(["dull"], object)):
+        with raises_problem(key="inputs", reason="holds text", remedy="pass the numbers"):
+            everstep.predict(run, texts)
+
+
+def test_texts_for_an_input_of_one_text():
+    specs = [Spec("texts", (1,), "string")]
+    (_, (rows,)), *_ = MemoryArrays(["what a film", "how dull"], specs).batches(8)
+    assert rows.tolist() == [["what a film"], ["how dull"]]

@@ -13,7 +13,7 @@ from everstep.data.files import find_files
 from everstep.data.formats.tables import as_bad_file, open_parquet
 from everstep.data.records.parquet import Parquet
 from everstep.data.stream import OwnRows, Part, Stream
-from everstep.errors import UsageError
+from everstep.errors import UsageError, nearest
 from everstep.types import Batch
 
 KEY = "path"
@@ -28,12 +28,17 @@ class ParquetSource:
 
     A batch is `(x, y)`, or x alone without `y`, or a dict of all columns if neither is given. A list of columns becomes
     one array with a place for each of them. Columns have numbers, or lists of numbers of one length. A column `id` that
-    is in neither of them names the rows.
+    is in neither of them names the rows. A column of labels may have texts, the names of classes, which become numbers.
 
     Args:
       path: A path, a glob, several of them with commas between, or a list of those.
       x: The column of the inputs, or a list of columns.
       y: The column of the labels, or a list of columns.
+      classes: The names of the classes, where labels are texts; None for those that occur, sorted. Pass those of the
+        training data to other data: `ParquetSource("test.parquet", x=…, y=…, classes=train.classes)`.
+
+    Attributes:
+      classes: The names of the classes; empty where labels are numbers.
 
     Attributes:
       path: As given.
@@ -44,7 +49,13 @@ class ParquetSource:
       UsageError: A file or a column is missing, a file is empty or damaged, or a column has no numbers.
     """
 
-    def __init__(self, path: str | list[str], x: str | list[str] | None = None, y: str | list[str] | None = None):
+    def __init__(
+        self,
+        path: str | list[str],
+        x: str | list[str] | None = None,
+        y: str | list[str] | None = None,
+        classes: Sequence[str] | None = None,
+    ):
         if x is None and y is not None:
             raise UsageError("is None, but y is given", key="x", remedy="name the column, or columns, of the inputs")
         self.path, self.x, self.y = path, x, y
@@ -56,6 +67,15 @@ class ParquetSource:
         self.group_sizes = [len(chunk) for part in self._parts for chunk in part.chunks]
         if not self.group_sizes:
             raise UsageError("has no rows", key=KEY, received=path)
+        texts = self._texts_of(y) if isinstance(y, str) else set()
+        self.classes: list[str] = sorted(texts) if classes is None or not texts else list(classes)
+        if unknown := sorted(texts - set(self.classes)):
+            raise UsageError(
+                f"the label is none of the {len(self.classes)} classes",
+                key=KEY,
+                received=unknown[0],
+                remedy=nearest(unknown[0], self.classes),
+            )
 
     def __len__(self) -> int:
         return sum(self.group_sizes)
@@ -72,6 +92,22 @@ class ParquetSource:
                     return None
                 columns.append(opened.read([ID]).column(ID))
         return [str(value) for column in columns for value in column.to_pylist()]
+
+    def _texts_of(self, column: str) -> set[str]:
+        """Returns the texts in a column; empty if it has something else, or a missing value."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found: set[str] = set()
+        for file in self.files:
+            with open_parquet(file) as opened, as_bad_file():
+                kind = opened.schema_arrow.field(column).type
+                kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                    return set()
+                texts = [pc.unique(group).to_pylist() for group in _groups_of(opened, column)]
+            found = found.union(*texts)
+        return set() if None in found else found
 
     def group(self, number: int) -> dict[str, np.ndarray]:
         """Returns the columns of a row group, of all files together.
@@ -91,6 +127,8 @@ class ParquetSource:
         return inputs if self.y is None else (inputs, _joined(columns, self.y))
 
     def _array(self, part: Parquet, name: str, column: Any) -> np.ndarray:
+        if self.classes and name == self.y:
+            return _numbers(column, self.classes)
         array = column_as_array(column)
         if array is None:
             reason = f"the column {name!r} has missing values" if column.null_count else f"the column {name!r} is not"
@@ -98,6 +136,19 @@ class ParquetSource:
             remedy = "name the columns to read as x and y" if self.x is None else "fill or convert it, or leave it out"
             raise UsageError(reason, key=KEY, received=part.files[0], remedy=remedy)
         return array
+
+
+def _groups_of(file: Any, column: str) -> Iterator[Any]:
+    return (file.read_row_group(number, [column]).column(column) for number in range(file.metadata.num_row_groups))
+
+
+def _numbers(texts: Any, classes: Sequence[str]) -> np.ndarray:
+    """Returns texts as the numbers of their classes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = pc.index_in(texts.cast(pa.string()), value_set=pa.array(classes, pa.string()))
+    return np.asarray(numbers.to_numpy(), np.int32)
 
 
 def _joined(columns: dict[str, np.ndarray], names: str | list[str]) -> np.ndarray:
@@ -142,6 +193,11 @@ class ParquetStream(Stream):
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._full, rest = divmod(self._size, batch_size)
         super().__init__(repeat=repeat, batches_per_epoch=self._full + (rest > 0 and not drop_remainder))
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the classes, where the labels are texts."""
+        return self._source.classes
 
     def sample_ids(self) -> list[str] | None:
         """Returns the column `id`; None if there is none, or the rows are shuffled."""

@@ -138,6 +138,8 @@ if TYPE_CHECKING:
         greedy,
         is_hub_task,
         keras_hub,
+        preprocess,
+        preprocesses,
     )
     from everstep.engine.late_tensorflow import not_found
     from everstep.engine.logs import (

@@ -88,8 +88,8 @@ class RuntimeConfig(Config):
         yield from [*self._wrong_numbers(), *self._wrong_devices(), *self._wrong_model_settings()]
 
     def _wrong_numbers(self) -> Iterator[Problem]:
-        if self.requeue_exit_code is not None and not 3 <= self.requeue_exit_code <= 255:
-            text = "must be from 3 to 255: 0, 1 and 2 mean done, failed, bad input"
+        if self.requeue_exit_code is not None and not 4 <= self.requeue_exit_code <= 255:
+            text = "must be from 4 to 255: 0, 1, 2 and 3 mean done, failed, bad input, stopped by itself"
             yield Problem("requeue_exit_code", text, received=self.requeue_exit_code)
         scale = self.loss_scale
         if isinstance(scale, float | int) and not 0 < scale < math.inf:

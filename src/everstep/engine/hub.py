@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from everstep.data import is_text, nest
 from everstep.engine.late_tensorflow import not_found
 from everstep.errors import missing_extra
 
@@ -35,6 +36,33 @@ def is_hub_task(model: Any) -> bool:
     """Returns whether a model is one of KerasHub with a backbone, such as `GPT2CausalLM`."""
     hub = sys.modules.get("keras_hub")
     return hub is not None and isinstance(model, hub.models.Task)
+
+
+def preprocesses(model: Any) -> bool:
+    """Returns whether a model is a task of KerasHub with a preprocessor."""
+    return is_hub_task(model) and model.preprocessor is not None
+
+
+def preprocess(model: Any, *parts: Any) -> tuple[Any, ...]:
+    """Returns what the preprocessor of a task of KerasHub makes of features, labels and weights, as arrays."""
+    made = model.preprocess_samples(*(nest.map_leaves(_in_python, part) for part in parts))
+    return tuple(nest.map_leaves(_on_host, part) for part in (made if isinstance(made, tuple) else (made,)))
+
+
+def _in_python(leaf: Any) -> Any:
+    """Returns text as a list, which preprocessors expect, and any other array unchanged."""
+    array = np.asarray(leaf)
+    return _decoded(array.tolist()) if is_text(array) else leaf
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(part) for part in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    return keras.ops.convert_to_numpy(leaf) if keras.ops.is_tensor(leaf) else np.asarray(leaf)
 
 
 def adapted_layers(model: Any) -> list[Any]:

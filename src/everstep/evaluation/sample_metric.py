@@ -82,13 +82,13 @@ class SampleMetric:
 
     def get_func(self) -> Callable[[Any, Any], Any]:
         """Returns the metric as a function of one data point, without a batch axis."""
-        return self._call_for_one_sample if self.vectorized else self.function
+        return self.__call_for_one_sample if self.vectorized else self.function
 
     def renamed(self, name: str) -> "SampleMetric":
         """Returns the same metric under another name."""
         return SampleMetric(name, self.function, self.vectorized, self.description, self.better)
 
-    def _call_for_one_sample(self, y_true: Any, y_pred: Any) -> Any:
+    def __call_for_one_sample(self, y_true: Any, y_pred: Any) -> Any:
         return self.function(np.asarray(y_true)[None], np.asarray(y_pred)[None])[0]
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ def evaluate_samples(
     most: int | None = None,
     progress: Callable[[int], None] | None = None,
     classes: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
 ) -> Evaluation:
     """Writes a row for each sample: of classifiers and regressions the errors, of language models the texts, too.
 
@@ -45,6 +46,7 @@ def evaluate_samples(
       progress: Called after each batch with the number of samples so far.
       classes: The names of the classes, such as those in the run's record; None for those that the stream knows. They
         are not used where the model has another number of outputs.
+      ids: The names of the samples; None for those that the stream knows.
 
     Raises:
       UsageError: The outputs are neither classes, numbers nor text.
@@ -52,7 +54,7 @@ def evaluate_samples(
     if getattr(task, "generates", False):
         samples = _written(task, model, batches, most)
         return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress)
-    found = _predicted(task, model, batches, most)
+    found = _predicted(task, model, batches, most, ids)
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
@@ -92,14 +94,18 @@ def _class_count(y_pred: np.ndarray) -> int:
     return max(2, y_pred.reshape(len(y_pred), -1).shape[1])
 
 
-def _predicted(task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None) -> Iterator[SampleBatch]:
+def _predicted(
+    task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None, ids: Sequence[str] | None
+) -> Iterator[SampleBatch]:
     """Yields labels and outputs, with the names of the samples if the data has any."""
-    ids = batches.sample_ids() if isinstance(batches, Stream) else None
+    if ids is None and isinstance(batches, Stream):
+        ids = batches.sample_ids()
     count = 0
     for batch in batches:
         features, labels, _ = task.unpack(batch)
         rows = slice(None if most is None else most - count)
-        y_pred = arrays.at(arrays.host(model.predict_on_batch(features)), rows)
+        outputs = keras.Model.predict_on_batch(model, features)  # KerasHub's own would preprocess them once more
+        y_pred = arrays.at(arrays.host(outputs), rows)
         y_true, inputs = arrays.at(arrays.host(labels), rows), arrays.at(arrays.host(features), rows)
         size = arrays.rows(y_pred, "the outputs")
         yield SampleBatch(None if ids is None else ids[count : count + size], y_true, y_pred, inputs)

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
         file_of,
         register_format,
     )
-    from everstep.export.keras_file import export_keras
+    from everstep.export.keras_file import (
+        export_keras,
+        quiet_about_optimizer,
+    )
     from everstep.export.model_export import (
         chosen_formats,
         evaluated_weights,

@@ -1,5 +1,8 @@
 """`model.keras`: the model with its weights, for Keras on any backend."""
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +35,19 @@ def export_keras(model: keras.Model, path: storage.PathLike, sample: Any) -> Non
             check_same(model, live_outputs(model, sample), flat_arrays(loaded(sample, training=False)), str(path))
 
 
+@contextlib.contextmanager
+def quiet_about_optimizer() -> Iterator[None]:
+    """Inside the block, Keras does not warn that it loads no state of an optimizer: KerasHub's models are compiled."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+        yield
+
+
 def _load_safely(path: Path, model: keras.Model) -> keras.Model:
     """Loads the file as any other process would: in safe mode, without custom objects."""
     try:
-        return keras.saving.load_model(path, compile=False, safe_mode=True)
+        with quiet_about_optimizer():
+            return keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
         # Keras wraps the cause in the whole configuration of the model.
         innermost = str(error).rpartition("Exception encountered: ")[2]

@@ -184,6 +184,8 @@ def train_compiled(
     """
     shorten_uncaught_errors()
     names, verbose = {**NAMES, **run.names}, verbosity(run.verbose)
+    if validation is not None:
+        _require_same_classes(list(train.classes), list(validation.classes), renamed_key("task.validation_data", names))
     schedule = EpochSchedule(
         epochs,
         steps_per_epoch,
@@ -256,6 +258,21 @@ def train_compiled(
             remember_description(model, spec, after)
         callback_list.controller.trainer.leave_engine(after)
     return callback_list.history
+
+
+def _require_same_classes(train: Sequence[str], validation: Sequence[str], key: str) -> None:
+    """Refuses validation data in which a number is another class, as that of a folder that lacks one.
+
+    Raises:
+      UsageError: The names of the classes differ, where both have some.
+    """
+    if train and list(train[: len(validation)]) != list(validation):
+        raise UsageError(
+            f"has other classes than the training data, {', '.join(train[:6])}: the same number would be another class",
+            key=key,
+            received=list(validation[:6]),
+            remedy="name the classes where it is opened, in the same order, or give it a sample of each",
+        )
 
 
 def loop_keys(allow_change: str | Sequence[str], names: KeyNames) -> list[str]:

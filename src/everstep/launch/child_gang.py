@@ -21,7 +21,7 @@ from typing import Any
 from everstep import gang
 from everstep.errors import UsageError
 from everstep.launch.child import Child, ExitStatus
-from everstep.run import SUPERVISOR, announced, log_file
+from everstep.run import STOPPED_ITSELF, SUPERVISOR, announced, log_file
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ class RankLog:
 
 def _is_failure(end: ExitStatus) -> bool:
     """Whether a process ended otherwise than done, or after a requested stop, which all of them do together."""
-    return end.returncode < 0 or 0 < end.returncode < 128
+    return end.returncode < 0 or (0 < end.returncode < 128 and end.returncode != STOPPED_ITSELF)
 
 
 def _is_consequence(end: ExitStatus) -> bool:

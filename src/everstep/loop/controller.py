@@ -35,6 +35,7 @@ from everstep.loop.lazy_logs import PendingLogs
 from everstep.loop.recovery import BadBatchSkipper, Recovery
 from everstep.loop.saver import PartStates, Saver
 from everstep.loop.schedule import Schedule, StepSchedule, warn_of_data_end
+from everstep.private_names import refuse_private_names
 from everstep.tracking import NoopTracker, Tracker, plain
 from everstep.types import Logs, OwnState
 
@@ -130,6 +131,10 @@ class Controller:
       progress: The progress of the current window, and why training was stopped.
       request_stop: For hooks: interrupts the run as a signal does, and the next attempt continues; see `stop`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_private_names(cls)
 
     def __init__(
         self,

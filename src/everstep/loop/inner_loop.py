@@ -8,6 +8,7 @@ from typing import Any
 from everstep.engine import non_finite
 from everstep.loop.frozen import FrozenWeights
 from everstep.loop.recovery import BadBatchSkipper
+from everstep.private_names import refuse_private_names
 from everstep.types import Logs, OwnState, StoredState
 
 
@@ -24,6 +25,10 @@ class InnerLoop(abc.ABC):
 
     global_step: int
     frozen: FrozenWeights | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_private_names(cls)
 
     @abc.abstractmethod
     def train(

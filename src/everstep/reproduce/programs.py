@@ -1,4 +1,4 @@
-"""Runs that a user's program has started, by `everstep.fit` or `run_experiment`: the program is started again.
+"""Runs that a user's program has started, by `fit`, `run_experiment` or `Training`: the program is started again.
 
 Its code names the directory of the run. `run/program.py` explains how the repetition gets another one, so that the
 program itself need not be changed.
@@ -12,7 +12,7 @@ from everstep.errors import UsageError
 from everstep.redaction import is_redacted
 from everstep.reproduce.evidence import Evidence, stored_config
 from everstep.reproduce.repetition import NotRepeatable, Repetition, register_repeatable, repository
-from everstep.run import PROGRAM, Redirection, stored_seed
+from everstep.run import PROGRAM, TRAINED_BY, Redirection, stored_seed
 
 
 class ProgramRuns:
@@ -20,8 +20,10 @@ class ProgramRuns:
 
     def is_of(self, run: Path, original: Evidence) -> bool:
         """Returns whether a script is in the record, and no experiment that `everstep train` could repeat."""
-        is_recorded = bool((original.record.get(PROGRAM) or {}).get("script"))
-        return is_recorded and not stored_config(original.directory / "config.yaml").get("experiment")
+        program = original.record.get(PROGRAM) or {}
+        if not program.get("script") or program.get(TRAINED_BY):
+            return bool(program.get("script"))
+        return not stored_config(original.directory / "config.yaml").get("experiment")
 
     def code_folder(self, run: Path, original: Evidence, project: Path | None) -> Path:
         """Returns the folder in which the script was started: as specified, else the working directory.

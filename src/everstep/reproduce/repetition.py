@@ -22,7 +22,7 @@ from typing import Protocol
 from everstep.entry_points import load_modules, missing_companions
 from everstep.errors import UsageError
 from everstep.reproduce.evidence import Evidence, stored_config
-from everstep.run import PROGRAM, git, last_beat, with_settings
+from everstep.run import PROGRAM, TRAINED_BY, git, last_beat, with_settings
 from everstep.tracking import SERVERS
 
 ENTRY_POINTS = "everstep.repetitions"
@@ -109,11 +109,12 @@ def code_folder(run: Path, original: Evidence, project: Path | None = None) -> P
         raise UsageError("there is no such folder", key="--project", received=str(project))
     if (kind := _kind_of(run, original)) is not None:
         return kind.code_folder(run, original, project)
-    if stored_config(original.directory / "config.yaml").get("experiment"):
+    program = original.record.get(PROGRAM) or {}
+    if stored_config(original.directory / "config.yaml").get("experiment") and not program.get(TRAINED_BY):
         return (project or Path.cwd()).absolute()
     gone = sorted(set(missing_companions(ENTRY_POINTS).values()))
     without = f", or by {', '.join(gone)}, which this installation is without" if gone else ""
-    why = (original.record.get(PROGRAM) or {}).get("reason")
+    why = program.get("reason")
     raise UsageError(
         f"was trained by a program that is not in its record{f': {why}' if why else ''}{without}",
         key=str(run),

@@ -50,7 +50,7 @@ removal.py               what may be removed of a run, and how: not while it tra
                          other runs; which runs beside it began with its weights
 own_files.py             which files in a run directory are the run's: all others stay when it is removed
 exit_codes.py            how a training program ends: catches the error, prints its message, returns its code;
-                         `--traceback`. The codes 1 and 2 are in `errors.py`, 128 + signal in `signals.py`
+                         `--traceback`. The codes 1 and 2 are in `errors.py`, 3 and 128 + signal in `signals.py`
 uncaught.py              a script that calls `fit` ends with the message of an uncaught error
 """
 
@@ -163,6 +163,7 @@ if TYPE_CHECKING:
     from everstep.run.processes import log_file
     from everstep.run.program import (
         PROGRAM,
+        TRAINED_BY,
         Redirection,
         directory_of,
         is_repetition,
@@ -195,6 +196,7 @@ if TYPE_CHECKING:
         stored_seed,
     )
     from everstep.run.signals import (
+        STOPPED_ITSELF,
         Interrupted,
         as_python_interrupts,
         signals_handled,

@@ -1,8 +1,8 @@
 """How a training program ends: the message of the error that ended it, and its exit code.
 
-0 done, 1 failed, 2 bad input or bad data, 130 interrupted, 143 stopped by SIGTERM (or the requeue exit code). Bad
-input and failed runs print one message. An error in the user's code shows where it happened there;
-`EVERSTEP_TRACEBACK=1`, or `--traceback` on the command line, shows every frame of any error.
+0 done, 1 failed, 2 bad input or bad data, 3 stopped by a hook of the run, 130 interrupted, 143 stopped by SIGTERM (or
+the requeue exit code). Bad input and failed runs print one message. An error in the user's code shows where it happened
+there; `EVERSTEP_TRACEBACK=1`, or `--traceback` on the command line, shows every frame of any error.
 """
 
 import os

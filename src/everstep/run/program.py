@@ -27,6 +27,9 @@ VARIABLE = "EVERSTEP_REDIRECTED_RUN"
 PROGRAM = "program"
 """The key of the program in `run.json`."""
 
+TRAINED_BY = "trained_by"
+"""The key in it of a class whose runs no command repeats."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Redirection:
@@ -78,9 +81,14 @@ class ProgramRun:
         """Returns the keys that it may change: those that its program allows, and those of this start."""
         return [*([by_program] if isinstance(by_program, str) else by_program), *self.allow_change]
 
-    def record(self) -> dict[str, Any]:
-        """Returns the entry of `run.json`: how the program was started."""
-        return {PROGRAM: {**_running_program(), "run": self.number}}
+    def record(self, trained_by: str = "") -> dict[str, Any]:
+        """Returns the entry of `run.json`: how the program was started.
+
+        Args:
+          trained_by: The class that trains, where no command could: the program alone repeats its runs.
+        """
+        entry = {**_running_program(), "run": self.number}
+        return {PROGRAM: {**entry, TRAINED_BY: trained_by} if trained_by else entry}
 
 
 _numbers: dict[str, int] = {}
@@ -90,7 +98,7 @@ _numbers: dict[str, int] = {}
 def program_run(model_dir: str | Path) -> ProgramRun:
     """Returns the run that a program starts in `model_dir`; the same directory is the same run.
 
-    Whatever a program calls first with its directory, asks this: `fit`, `run_experiment`.
+    Whatever a program calls first with its directory, asks this: `fit`, `run_experiment`, `Training`.
     """
     number = _numbers.setdefault(str(model_dir), len(_numbers) + 1)
     elsewhere = redirection()

@@ -21,6 +21,9 @@ _EXTRA = {name: getattr(signal, f"SIG{name}") for name in _NAMES if hasattr(sign
 
 _HOOK = "hook"
 
+STOPPED_ITSELF = 3
+"""The exit code of a run that a hook of its own has stopped: whoever starts runs again does not start this one."""
+
 
 class Interrupted(SystemExit):
     """A stop was requested. The loop saves its state while this leaves it: the same command resumes from there.
@@ -85,7 +88,8 @@ class Signals:
     Args:
       extra: Names of further signals, such as `USR1` or `SIGUSR2`.
       requeue_exit_code: The exit code after one of those signals, or after a preemption notice, so that a scheduler
-        starts the run again; None: 128 + the signal's number, for a notice that of SIGTERM.
+        starts the run again; None: 128 + the signal's number, for a notice that of SIGTERM. After the request of a
+        hook the exit code is always `STOPPED_ITSELF`.
 
     Attributes:
       received: The number of the signal that requested a stop, or None.
@@ -152,6 +156,8 @@ class Signals:
             signal.signal(number, signal.SIG_DFL if former is None else former)  # None: not set from Python
 
     def _exit_code(self) -> int:
+        if self.by_hook:
+            return STOPPED_ITSELF
         usual = 128 + (signal.SIGTERM if self.received is None else self.received)
         requeue = self.received is None or self.received in self._extra
         return self._requeue_exit_code if requeue and self._requeue_exit_code is not None else usual
@@ -211,9 +217,9 @@ def signal_number(name: str) -> int:
 
 
 def _checked(exit_code: int | None) -> int | None:
-    if exit_code is not None and not 3 <= exit_code <= 255:
+    if exit_code is not None and not 4 <= exit_code <= 255:
         raise UsageError(
-            "must be from 3 to 255 (0 is done, 1 failed, 2 bad input)",
+            "must be from 4 to 255 (0 is done, 1 failed, 2 bad input, 3 stopped by itself)",
             key="runtime.requeue_exit_code",
             received=exit_code,
         )

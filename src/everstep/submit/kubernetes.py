@@ -14,11 +14,14 @@ import yaml
 
 from everstep import gang, redaction
 from everstep.errors import UsageError
+from everstep.run import STOPPED_ITSELF
 from everstep.submit.slurm import SECONDS_TO_SAVE, Resources
 
 _PORT = 8476
 _JOB, _CONTAINER, _VOLUME = "gang", "train", "runs"
-_BAD_INPUT = 2
+_FINAL = [2, STOPPED_ITSELF]
+"""Bad input, and a run that a hook has stopped: started again at once, neither would do what was wanted."""
+
 _NAME_LENGTH = 40
 """Kubernetes allows 63, of which a pod's name needs some for its numbers."""
 
@@ -75,16 +78,19 @@ def manifest(
 
 
 def _job_set(name: str, pod: dict[str, Any], processes: int, max_restarts: int) -> dict[str, Any]:
-    bad_input = {"containerName": _CONTAINER, "operator": "In", "values": [_BAD_INPUT]}
+    final = {"containerName": _CONTAINER, "operator": "In", "values": _FINAL}
+    rules: list[dict[str, Any]] = [{"action": "FailJob", "onExitCodes": final}]
+    if processes == 1:  # its node is taken away: the pod gets another one, which is no restart that counts
+        rules.append({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]})
     job = {
         "completionMode": "Indexed",  # gives each pod its number in JOB_COMPLETION_INDEX
         "completions": processes,
         "parallelism": processes,
         "backoffLimit": 0,  # a pod that fails is not replaced alone
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": bad_input}]},
+        "podFailurePolicy": {"rules": rules},
         "template": {"spec": pod},
     }
-    no_restart = {"name": "bad-input", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    no_restart = {"name": "final-exit-code", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

@@ -11,6 +11,7 @@ import numpy as np
 
 from everstep.data import RaggedArray, SparseArray, check_labels
 from everstep.errors import UsageError
+from everstep.private_names import refuse_private_names
 from everstep.task.grad import value_and_grad
 from everstep.task.initial.loading import load as load_weights
 from everstep.task.initial.matching import Report
@@ -60,6 +61,10 @@ class Task(abc.ABC):
 
     label_classes: int | None = None
     """The number of classes of the labels, if tracing the step shows it; set by the engine."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_private_names(cls)
 
     def __init__(self, params: Any = None, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params

@@ -12,6 +12,7 @@ inputs.py      data to predict on: arrays, images, tables, TFRecords (uncompress
 labelled.py    data with labels: which array, column or folder is the label, names of classes as numbers
 recorded.py    the data that a run of `fit` was validated on, where its record names it
 evaluating.py  a model on data with labels: its batches, one-hot labels, several outputs; sample by sample
+raw_inputs.py  texts and images for a task of KerasHub, which preprocesses them itself
 predicting.py  `predict`, `write_predictions`: batch size 256, progress, which weights (`checkpoint`)
 outputs.py     outputs as rows of a CSV or Parquet file: names of columns, class and probability, classification or
                regression; an existing file is refused

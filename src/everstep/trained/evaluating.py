@@ -28,15 +28,19 @@ class LabelledBatches:
       predictor: The model.
       data: The data, from a file or of the run's record.
       size: How many samples a batch has.
+      ids: The names of the samples that have been read.
     """
 
     predictor: KerasPredictor
     data: LabelledData | RecordedData
     size: int
+    ids: list[str] = dataclasses.field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
         one_hot = _takes_one_hot(self.predictor.model)
-        for _, arrays, labels in self.data.batches(self.size):
+        self.ids.clear()
+        for ids, arrays, labels in self.data.batches(self.size):
+            self.ids.extend(map(str, ids))
             is_number = labels.ndim == 1 and labels.dtype.kind in "iu"
             outputs = output_size(self.predictor.model)
             yield self.predictor.nested(arrays), np.eye(outputs)[labels] if one_hot and is_number else labels
@@ -82,7 +86,8 @@ def write_samples(
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
         place = folder if directory is None else directory
         model = batches.predictor.model
-        return dict(evaluate_samples(_Labelled(), model, batches.stream(), place, split, most=most).means)
+        stream = batches.stream()
+        return dict(evaluate_samples(_Labelled(), model, stream, place, split, most=most, ids=batches.ids).means)
 
 
 class _Labelled(Task):

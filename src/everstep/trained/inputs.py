@@ -40,6 +40,12 @@ from everstep.errors import NOTHING, UsageError
 
 _KEY = "--input"
 
+_VECTORIZE = (
+    "pass the numbers that text becomes before it reaches the model, from Python: "
+    "everstep.predict(RUN, vectorize(texts)); a model that begins with that layer takes text itself"
+)
+"""What to do with text where a model takes numbers."""
+
 Rows = tuple[Sequence[Any], list[np.ndarray]]
 """A batch: the ids of its samples, and an array for each of the model's inputs."""
 
@@ -135,6 +141,10 @@ def check(spec: Spec, shape: Sequence[int], dtype: np.dtype, where: str) -> None
     same = len(shape) == len(spec.shape) and all(
         want is None or want == size for want, size in zip(spec.shape, shape, strict=True)
     )
+    if dtype.kind in "SUTO" and spec.dtype != "string" and not shape:
+        raise UsageError(
+            f"{where} holds text, but the model's input {spec.name!r} takes {spec}", key=_KEY, remedy=_VECTORIZE
+        )
     if not same or not _is_kind(spec, dtype):
         raise UsageError(
             f"{where} is {dtype.name}[{', '.join(map(str, shape))}] per sample, but the model's input {spec.name!r} "
@@ -240,6 +250,8 @@ class MemoryArrays(_NamedArrays):
             data = {spec.name: array for spec, array in zip(specs, data, strict=True)}
         named = data if isinstance(data, Mapping) else {"": data}
         self._arrays = {str(name): host_array(array) for name, array in named.items()}
+        if len(specs) == 1 and specs[0] == dataclasses.replace(specs[0], shape=(1,), dtype="string"):
+            self._arrays = {name: array[:, None] if array.ndim == 1 else array for name, array in self._arrays.items()}
         if scalars := [name for name, array in self._arrays.items() if not array.ndim]:
             raise UsageError(
                 f"{scalars[0] or 'the array'!r} has no axis for samples",
@@ -542,10 +554,7 @@ class TableFile:
         if numbers and (spec.size == numbers or None in spec.shape):
             remedy = f"skip what is no input: {' '.join(f'--without {name}' for name in texts)}"
         else:
-            remedy = (
-                "pass the numbers that text becomes before it reaches the model, from Python: "
-                "everstep.predict(RUN, vectorize(texts)); a model that begins with that layer takes text itself"
-            )
+            remedy = _VECTORIZE
         listed = f"column {texts[0]!r} holds" if len(texts) == 1 else f"columns {_brief(texts)} hold"
         return UsageError(
             f"the {listed} text, but the model's input {spec.name!r} takes {spec}",

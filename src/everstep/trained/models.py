@@ -24,7 +24,7 @@ import numpy as np
 
 from everstep.data import load_tensorflow
 from everstep.errors import UsageError
-from everstep.export import load_checkpoint, saved_model
+from everstep.export import load_checkpoint, quiet_about_optimizer, saved_model
 from everstep.keras_internals import global_state
 from everstep.run import FLAG, Chosen, as_checkpoint, choose
 from everstep.task.initial import archive_member, load
@@ -165,7 +165,8 @@ def load_keras(path: Path) -> keras.Model:
     with zipfile.ZipFile(path) as file:
         has_assets = any(name.startswith("assets/") and not name.endswith("/") for name in file.namelist())
     if has_assets:  # vocabularies; the names and sizes in the archive and the weights have been checked above
-        return _load(path, lambda: keras.saving.load_model(path, compile=False, safe_mode=True))
+        with quiet_about_optimizer():
+            return _load(path, lambda: keras.saving.load_model(path, compile=False, safe_mode=True))
     return model
 
 
@@ -257,7 +258,8 @@ def _require_harmless_part(part: Mapping[str, Any], path: Path) -> None:
             f"needs {name if name != 'function' else registered!r} of {module!r}, which is not registered",
             key="model",
             received=str(path),
-            remedy="import the module that registers it with --import MODULE",
+            remedy="import the module that registers it with --import "
+            + ("keras_hub" if str(module).startswith("keras_hub.") else "MODULE"),
         )
 
 

@@ -15,9 +15,10 @@ from everstep.errors import NOTHING, UsageError, kind_of, renamed_keys
 from everstep.notebook import people_stream
 from everstep.run import directory_of
 from everstep.trained.finding import Found, local_run, opened
-from everstep.trained.inputs import InputSource, Spec, open_input
+from everstep.trained.inputs import InputSource, Spec
 from everstep.trained.models import KerasPredictor, SavedModelPredictor, load_keras, load_run_checkpoint
 from everstep.trained.outputs import OutputColumns, check_output, open_output
+from everstep.trained.raw_inputs import opened_for
 from everstep.trained.recorded import RecordedInputs
 
 _ARGUMENTS = {
@@ -84,7 +85,7 @@ def predict(
       UsageError: The model cannot be found or loaded safely, or the data does not fit it.
     """
     with renamed_keys(_ARGUMENTS), _open_predictor(run_or_model, checkpoint) as predictor:
-        source = open_input(inputs, predictor.specs, without, resize)
+        predictor, source = opened_for(predictor, inputs, without, resize)
         batches = [outputs for _, outputs in _predicted_batches(predictor, source, batch_size, inputs)]
     joined = {name: np.concatenate([outputs[name] for outputs in batches]) for name in batches[0]}
     return joined if len(joined) > 1 else next(iter(joined.values()))
@@ -208,8 +209,10 @@ def write_predictions(
       TrainingError: The output cannot be written to disk.
     """
     place = check_output(output)
-    is_open = isinstance(data, RecordedInputs)
-    source = data if is_open else open_input(data, predictor.specs, options.without, options.resize)
+    if isinstance(data, RecordedInputs):
+        source: Any = data
+    else:
+        predictor, source = opened_for(predictor, data, options.without, options.resize)
     table = OutputColumns(options.kind, predictor.activation(), record, options.probabilities)
     progress = PredictProgress(source.count)
     with contextlib.closing(progress), open_output(place) as write:

@@ -99,3 +99,13 @@ def test_images_that_are_left_out_are_evaluated(tmp_path):
     assert read(tmp_path / "run")["classes"] == ["a", "b"]
     with raises_problem(key="validation_split", remedy=r"ImageDataConfig\(…, validation_split=0.2\)"):
         everstep.fit(made, ImageSource(config), validation_split=0.2, **GIVEN)
+    (tmp_path / "pictures" / "b").rename(tmp_path / "b")
+    with raises_problem(key="validation_data", reason="has other classes than the training data", received=["b"]):
+        everstep.fit(made, source, validation_data=others(tmp_path), **GIVEN)
+
+
+def others(tmp_path):
+    """Returns the images of the folder that lacks the first class: there, the number 0 is the second one."""
+    (tmp_path / "others").mkdir()
+    (tmp_path / "b").rename(tmp_path / "others" / "b")
+    return ImageSource(ImageDataConfig(input_path=str(tmp_path / "others"), size=2, channels=1, workers=0))

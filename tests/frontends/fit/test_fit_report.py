@@ -11,6 +11,7 @@ from keras import callbacks, layers
 from tracked_program import TEST, X, Y, train
 
 import everstep as es
+from everstep.frontends import final_samples
 from everstep.frontends.fit import final_report
 from everstep.run.closing import best_value
 from everstep.run.record import read
@@ -63,7 +64,7 @@ def test_the_bits_are_those_without_a_report(tmp_path):
 
 def test_a_finished_run_is_not_evaluated_again(tmp_path, monkeypatch):
     train(tmp_path / "run", epochs=1)
-    monkeypatch.setattr(final_report, "evaluate_samples", None)
+    monkeypatch.setattr(final_samples, "evaluate_samples", None)
     (tmp_path / "run" / "reports" / "report.html").unlink()
     train(tmp_path / "run", epochs=1)
     assert (tmp_path / "run" / "reports" / "report.html").exists()
@@ -99,7 +100,7 @@ def test_a_model_that_fails_does_not_fail_its_run(tmp_path, capsys, monkeypatch)
     def fails(*arguments, **others):
         raise RuntimeError("no\nway")
 
-    monkeypatch.setattr(final_report, "evaluate_samples", fails)
+    monkeypatch.setattr(final_samples, "evaluate_samples", fails)
     train(tmp_path / "run", verbose=2)
     assert lines_of(capsys)["report"].endswith("without samples: RuntimeError: no")
     assert read(tmp_path / "run")["status"] == "finished"

@@ -125,7 +125,7 @@ def test_a_dataset_that_grows_keeps_its_first_batches():
 
 
 @pytest.mark.full
-def test_texts_for_a_task_of_keras_hub():
+def test_texts_for_a_task_of_keras_hub(tmp_path):
     keras_hub = pytest.importorskip("keras_hub")
     texts, labels = ["the quick brown fox", "jumped over", "the lazy dog", "hello world"] * 3, [0, 1, 0, 1] * 3
     words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *sorted({word for text in texts for word in text.split()})]
@@ -145,6 +145,17 @@ def test_texts_for_a_task_of_keras_hub():
     numbers = preprocessor(texts)  # data that is preprocessed is not preprocessed again
     ready = {name: keras.ops.convert_to_numpy(array) for name, array in numbers.items()}
     assert fit(make(), ready, np.array(labels), batch_size=4) == fit(make(), np.array(texts), labels, batch_size=4)
+
+    run, named = tmp_path / "run", {"class_names": ["dull", "fine"], "model_dir": tmp_path / "run"}
+    es.fit(model := make(), np.array(texts), np.array(labels), epochs=1, verbose=0, **named, **given)
+    expected = model.predict(np.array(texts[:4]), verbose=0)
+    (tmp_path / "texts.csv").write_text(
+        "".join(["id,review\n", *(f"r{n},{text}\n" for n, text in enumerate(texts[:4]))])
+    )
+    for data in (texts[:4], np.array(texts[:4]), {name: array[:4] for name, array in ready.items()}):
+        np.testing.assert_allclose(es.predict(model, data), expected, atol=1e-6)
+    np.testing.assert_allclose(es.predict(model, tmp_path / "texts.csv"), expected, atol=1e-6)
+    assert {sample["label"] for sample in es.load(run).samples} == {"dull", "fine"}  # evaluated without another pass
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Around(Own):
             mlflow.log_metric("named", 1.0)
         mlflow.end_run()
         metrics = super().run()
-        assert mlflow.active_run().info.run_name == self._opened().directory.name
+        assert mlflow.active_run().info.run_name == self._everstep_opened().directory.name
         return metrics
 
 

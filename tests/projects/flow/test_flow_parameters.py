@@ -26,7 +26,7 @@ def with_block(project, text):
 
 def unread(task):
     """Returns the remedy of each parameter that the task has not read."""
-    context = task._opened()
+    context = task._everstep_opened()
     found = unread_parameters(context.settings, context.params)
     return {problem.key.removeprefix("Numbers_B."): problem for problem in found}
 
@@ -95,7 +95,7 @@ def test_every_way_to_read_the_parameters_counts(project, way):
 
 def test_what_is_only_not_read_is_told_in_one_line(project):
     with_block(project, "  depth: 3\n  epcoh: 3\n  height: 4\n")
-    context = create_task("Numbers_B", (), project)._opened()
+    context = create_task("Numbers_B", (), project)._everstep_opened()
     lines = shown(unread_parameters(context.settings, context.params))
     assert [line.partition(":")[0] for line in lines] == ["Numbers_B.epcoh", "Numbers_B"]
     assert "depth, height" in lines[-1]

@@ -90,7 +90,7 @@ def test_a_failure_in_the_second_epoch_keeps_the_first_and_the_next_run_goes_on(
 
 def test_a_run_that_is_done_is_left_alone(finished):
     root, name = finished.directory.parent.parent, finished.directory.name
-    chosen = {new: create_task("Numbers_B", SAME, root, new=new)._opened().directory for new in (False, True)}
+    chosen = {new: create_task("Numbers_B", SAME, root, new=new)._everstep_opened().directory for new in (False, True)}
     assert chosen == {False: root / "runs" / f"{name}-2", True: root / "runs" / f"{name}-2"}
 
 

@@ -21,6 +21,7 @@ from everstep.data.arrays import ArrayStream
 from everstep.errors import TrainingError, UsageError
 from everstep.export.model_export import serving_format
 from everstep.projects.components.exported_model import load_exported
+from everstep.run import program
 from everstep.run.resume_checks import ChangeRefused
 from everstep.testing.problems import raises_problem
 from everstep.training import Training
@@ -66,6 +67,21 @@ def test_layout(finished):
     assert [row["epoch"] for row in rows] == ["0", "1"]
     assert [float(row["loss"]) for row in rows] == history.history["loss"]
     assert float(training.model.optimizer.learning_rate) == pytest.approx(0.01)
+
+
+def test_a_repeated_program_writes_elsewhere(tmp_path, monkeypatch):
+    """`everstep reproduce` starts the program again: neither the job nor its artifacts are touched."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "_numbers", {})
+    redirected = program.Redirection(str(tmp_path / "again"), repeats=True)
+    for name, value in redirected.variables().items():
+        monkeypatch.setenv(name, value)
+    training = training_job("job", artifacts_dir="artifacts")
+    training.run_train((X, Y), None, 1)
+    training.save_pipeline_metadata()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "again-artifacts"]
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["program"]["run"] == 1
+    assert sorted(path.name for path in (tmp_path / "again-artifacts").iterdir()) == sorted(["history.csv", SERVED])
 
 
 def test_finished_job_returns_all_and_mends_its_files(finished):

@@ -13,7 +13,6 @@ samples.py        x, y and sample_weight as one source of data; `validation_spli
 data_folders.py   refuses a run directory in a folder of training data
 streams.py        the batches of x and `validation_data`: what differs from an experiment, such as the last short
                   batch, which is trained; a source's own configuration; `batch_size` where data has batches
-class_names.py    `class_names`; labels of text become numbers, the same ones when the run is resumed
 preprocessing.py  a KerasHub task's preprocessor, applied to batches
 """
 

@@ -12,11 +12,8 @@ import keras
 
 from everstep.data import LimitedStream, Stream, nest
 from everstep.errors import UsageError
-from everstep.evaluation import evaluate_samples
-from everstep.export import evaluated_weights, unchanged
-from everstep.loop import random_state
+from everstep.frontends import write_final_samples
 from everstep.run import Run
-from everstep.task import CompiledTask
 
 logger = logging.getLogger(__name__)
 
@@ -96,15 +93,7 @@ class FinalReport:
         return stream
 
     def _write_samples(self, run: Run) -> None:
-        """Evaluates with the exported weights; nothing is drawn, and nothing in the model changes."""
-        opened, folder, classes = self._opened(), run.directory / "reports", run.record.get("classes")
-        batches = opened if self._steps is None else LimitedStream(opened, self._steps)
-        with random_state.untouched(), unchanged(_states(self._model)), evaluated_weights(self._model.optimizer):
-            evaluate_samples(CompiledTask(self._model), self._model, batches, folder, SPLIT, classes=classes)
-
-
-def _states(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables that a call of the model changes: states of recurrent layers, seeds."""
-    stateful = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
-    states = [state for layer in stateful for state in keras.tree.flatten(getattr(layer, "states", None) or [])]
-    return [*states, *(variable for variable in model.variables if variable.name == "seed_generator_state")]
+        opened = self._opened()
+        write_final_samples(
+            self._model, opened if self._steps is None else LimitedStream(opened, self._steps), run, SPLIT
+        )

@@ -18,9 +18,10 @@ import keras
 
 from everstep.checkpoint.remote import working_copy
 from everstep.data import left_out, source_record
-from everstep.engine import backend
+from everstep.engine import backend, preprocesses
 from everstep.errors import DivergedError, KeyNames, UsageError, problems_under
 from everstep.frontends import (
+    ClassNames,
     CompiledTaskConfig,
     RunPlan,
     Verbose,
@@ -41,11 +42,9 @@ from everstep.frontends.fit.arguments import (
     whole,
 )
 from everstep.frontends.fit.best_epoch import best_epoch
-from everstep.frontends.fit.class_names import ClassNames
 from everstep.frontends.fit.data_folders import require_no_data
 from everstep.frontends.fit.final_report import FinalReport
 from everstep.frontends.fit.labelling import labels_of
-from everstep.frontends.fit.preprocessing import preprocesses
 from everstep.frontends.fit.samples import evaluation_data, split, training_data
 from everstep.frontends.fit.streams import counted, train_stream, validation_stream
 from everstep.frontends.fit.tracking import tracking_config

@@ -13,14 +13,8 @@ import keras
 import numpy as np
 
 from everstep.data import MappedStream, Stream, is_arrays, is_text, nest
-from everstep.engine import is_hub_task
+from everstep.engine import preprocess, preprocesses
 from everstep.task import unpack
-from everstep.types import Batch
-
-
-def preprocesses(model: keras.Model) -> bool:
-    """Whether a model is a task of KerasHub with a preprocessor."""
-    return is_hub_task(model) and model.preprocessor is not None
 
 
 def preprocessed(stream: Stream, model: keras.Model, source: Any) -> Stream:
@@ -41,26 +35,4 @@ def preprocessed(stream: Stream, model: keras.Model, source: Any) -> Stream:
         return stream
     if not is_arrays(source) and not any(is_text(np.asarray(leaf)) for leaf in nest.flatten(features)):
         return stream
-    return MappedStream(stream, lambda batch: _preprocessed(batch, model))
-
-
-def _preprocessed(batch: Batch, model: keras.Model) -> Batch:
-    """Returns a batch as arrays: what the model's preprocessor makes of features, labels and weights."""
-    parts = [nest.map_leaves(_in_python, part) for part in unpack(batch)]
-    return nest.map_leaves(_on_host, tuple(model.preprocess_samples(*parts)))
-
-
-def _in_python(leaf: Any) -> Any:
-    """Returns text as a list, which preprocessors expect, and any other array unchanged."""
-    array = np.asarray(leaf)
-    return _decoded(array.tolist()) if is_text(array) else leaf
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decoded(part) for part in value]
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _on_host(leaf: Any) -> np.ndarray:
-    return keras.ops.convert_to_numpy(leaf) if keras.ops.is_tensor(leaf) else np.asarray(leaf)
+    return MappedStream(stream, lambda batch: preprocess(model, *unpack(batch)))

@@ -73,7 +73,7 @@ def flow(
     task = create_task(
         name, overrides or (), home, model_dir=model_dir, new=new, backend=backend, allow_change=allow_change or ()
     )
-    directory = task._opened().directory
+    directory = task._everstep_opened().directory
     with exit_on_sigterm(directory):
         with quiet():
             load_project_backend()

@@ -31,7 +31,7 @@ class GenericTrainer:
     """
 
     def __init__(self, components: Components, folder: RunFolder) -> None:
-        self._components, self._folder = components, folder
+        self.__components, self.__folder = components, folder
 
     def train(self, train: DataSplit, validation: DataSplit) -> Any:
         """Returns the fitted estimator.
@@ -40,15 +40,15 @@ class GenericTrainer:
           UsageError: The builder fails.
           TrainingError: It returns no estimator.
         """
-        builder = self._components.model_builder
+        builder = self.__components.model_builder
         if not isinstance(builder, GenericModelBuilderBase):
             raise UsageError(
                 "GenericTrainer trains a GenericModelBuilderBase", key="model_builder", received=type(builder).__name__
             )
-        with self._components.calling("model_builder", "fit"):
+        with self.__components.calling("model_builder", "fit"):
             estimator = builder.fit(endless(train), train.n_iter, endless(validation), validation.n_iter)
         if not callable(getattr(estimator, "predict", None)):
-            name = self._components.config.model_builder_class
+            name = self.__components.config.model_builder_class
             raise TrainingError(
                 f"{name}.fit() returned {kind_of(estimator)}, which has no predict(x)", key="model_builder_class"
             )
@@ -62,13 +62,13 @@ class GenericTrainer:
         """
 
         def write(directory: Path) -> dict[str, Any]:
-            return {"estimator": save_estimator(estimator, directory, self._components.project.root)}
+            return {"estimator": save_estimator(estimator, directory, self.__components.project.root)}
 
-        write_export(self._folder, self._components.config, write)
+        write_export(self.__folder, self.__components.config, write)
 
     def load(self) -> Any:
         """Returns the exported estimator."""
-        return load_estimator(self._folder.exported, self._components.project.root)
+        return load_estimator(self.__folder.exported, self.__components.project.root)
 
 
 def endless(split: DataSplit, limit: int | None = None) -> Iterator[tuple[Any, ...]]:

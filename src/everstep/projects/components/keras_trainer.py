@@ -59,8 +59,8 @@ class KerasTrainer:
         allow_change: Sequence[str] = (),
         verbose: Verbose = True,
     ) -> None:
-        self._components, self._folder, self._tracking = components, folder, tracking or Tracking()
-        self._allow_change, self._verbose = allow_change, verbose
+        self.__components, self.__folder, self.__tracking = components, folder, tracking or Tracking()
+        self.__allow_change, self.__verbose = allow_change, verbose
 
     def train(self, train: DataSplit, validation: DataSplit) -> keras.callbacks.History:
         """Trains up to the configured epoch, from wherever the run is; returns the history of all epochs.
@@ -69,20 +69,20 @@ class KerasTrainer:
           UsageError: The request is invalid, or would resume a run that was trained differently.
           TrainingError: The run started and failed.
         """
-        config = self._components.config
+        config = self.__components.config
         epochs = require_epochs(config)
-        self._refuse_other_best()
+        self.__refuse_other_best()
         if train.warning:
             logger.warning("%s", train.warning)
-        model, builder = compiled_model(self._components), _builder(self._components)
-        with self._components.calling("model_builder", "get_class_weight"):
+        model, builder = compiled_model(self.__components), _builder(self.__components)
+        with self.__components.calling("model_builder", "get_class_weight"):
             class_weight = builder.get_class_weight()
-        with self._components.calling("model_builder", "get_callbacks"):
-            callbacks = into_run_folder(builder.get_callbacks(), self._folder)
+        with self.__components.calling("model_builder", "get_callbacks"):
+            callbacks = into_run_folder(builder.get_callbacks(), self.__folder)
         data = DataConfig(global_batch_size=config.get("batch_size", 32), drop_remainder=False)
-        watcher = EpochWatcher(config, self._folder, self._tracking)
+        watcher = EpochWatcher(config, self.__folder, self.__tracking)
         plan = RunPlan(
-            self._folder.training,
+            self.__folder.training,
             task=ComponentsConfig(
                 train_data=data,
                 validation_data=data,
@@ -91,18 +91,18 @@ class KerasTrainer:
             ),
             trainer={"max_to_keep": 2},
             seed=config.seed,
-            verbose=self._verbose,
-            allow_change=[self._loop_key(key) for key in self._allow_change],
+            verbose=self.__verbose,
+            allow_change=[self.__loop_key(key) for key in self.__allow_change],
             names=NAMES,
             epochs_origin=origin_of(config, "epochs"),
             experiment=str(config.project_name),
-            record=self._record(config),
-            code_root=self._components.project.root,
+            record=self.__record(config),
+            code_root=self.__components.project.root,
             listeners=[watcher],
         )
         history = train_compiled(
             model,
-            self._weighted(train.stream, class_weight),
+            self.__weighted(train.stream, class_weight),
             validation.stream,
             epochs,
             steps_per_epoch=train.n_iter,
@@ -110,7 +110,7 @@ class KerasTrainer:
             task_cls=WeightedTask,
             run=plan,
         )
-        self._folder.link()
+        self.__folder.link()
         return history
 
     def export(self, sample: Any) -> None:
@@ -119,25 +119,25 @@ class KerasTrainer:
         Raises:
           TrainingError: No epoch can be the best, or the export predicts something else than the model.
         """
-        export_best(self._components, self._folder, compiled_model(self._components), sample)
+        export_best(self.__components, self.__folder, compiled_model(self.__components), sample)
 
-    def _record(self, config: ConfigStruct) -> dict[str, Any]:
+    def __record(self, config: ConfigStruct) -> dict[str, Any]:
         """Returns what the run's record has beyond training: the data folder, and the names of the classes."""
         data = {} if config.data_dir is None else {"data_dir": folder_fingerprint(Path(config.data_dir))}
-        _, classes, _ = evaluation_kind(self._components)
+        _, classes, _ = evaluation_kind(self.__components)
         return {"data": data, **({"classes": list(map(str, classes))} if classes else {})}
 
-    def _refuse_other_best(self) -> None:
+    def __refuse_other_best(self) -> None:
         """Refuses to change which epoch is the best: only the weights that were best so far are kept."""
-        if self._folder.step() is None:
+        if self.__folder.step() is None:
             return
         try:
-            stored: Any = load_file(self._folder.training / "config.yaml")
+            stored: Any = load_file(self.__folder.training / "config.yaml")
         except UsageError:
             return  # the error is raised when the run is opened
         for key in (*PROJECT.split("."), "export"):
             stored = stored.get(key) if isinstance(stored, Mapping) else None
-        config = self._components.config
+        config = self.__components.config
         for key, before in stored.items() if isinstance(stored, Mapping) else ():
             if key in ("metric", "mode") and config.export[key] != before:
                 raise UsageError(
@@ -148,18 +148,18 @@ class KerasTrainer:
                     origin=origin_of(config, f"export.{key}"),
                 )
 
-    def _loop_key(self, key: str) -> str:
+    def __loop_key(self, key: str) -> str:
         """Returns a key of the project's configuration as the loop knows it; the loop's own keys are unchanged."""
-        return f"{PROJECT}.{key}" if key.partition(".")[0] in training_values(self._components.config) else key
+        return f"{PROJECT}.{key}" if key.partition(".")[0] in training_values(self.__components.config) else key
 
-    def _weighted(self, stream: Stream, class_weight: Mapping[int, float] | None) -> Stream:
+    def __weighted(self, stream: Stream, class_weight: Mapping[int, float] | None) -> Stream:
         """Returns batches with class weights; labels without a class are an error of the model builder."""
         if not class_weight:
             return stream
         weight = class_weighted(class_weight)
 
         def weighted(batch: Batch) -> Batch:
-            with self._components.naming("model_builder"):
+            with self.__components.naming("model_builder"):
                 return weight(batch)
 
         return MappedStream(stream, weighted)

@@ -38,11 +38,11 @@ def _within_run(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._context is None:  # not created by `create_task`
+        if self._everstep_context is None:  # not created by `create_task`
             return method(self, *args, **kwargs)
-        with self._context.active_run():
+        with self._everstep_context.active_run():
             result = method(self, *args, **kwargs)
-        self._called = self._called | {name}
+        self._everstep_called = self._everstep_called | {name}
         return result
 
     return called
@@ -53,11 +53,11 @@ def _recorded_run(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._context is None or self._context.is_running:
+        if self._everstep_context is None or self._everstep_context.is_running:
             return method(self, *args, **kwargs)
         with recorded(self, own=True):
-            if not _calls_steps(type(self)) and not self._called.issuperset(PREPARING):
-                self._prepare()
+            if not _calls_steps(type(self)) and not self._everstep_called.issuperset(PREPARING):
+                self._everstep_prepare()
             result = method(self, *args, **kwargs)
             self.metrics = self.metrics or (result if isinstance(result, dict) else {})
             return result
@@ -73,7 +73,7 @@ def recorded(task: Any, own: bool) -> Iterator[None]:
       task: The task.
       own: Whether its `run` is the user's; the default one is recorded by the loop, from the training on.
     """
-    context = task._opened()
+    context = task._everstep_opened()
     if context.is_running:
         yield
         return
@@ -105,7 +105,7 @@ def _ended(context: Any, own: bool) -> Iterator[None]:
 
 def initialize(task: Any, arguments: Sequence[Any]) -> None:
     """Calls a task's `__init__`; what it logs belongs to the task's run."""
-    context = task._opened()
+    context = task._everstep_opened()
     with context.active_run():
         try:
             task.__init__(*arguments)
@@ -131,7 +131,7 @@ def _calls_steps(cls: type) -> bool:
             continue
         code = getattr(inspect.unwrap(vars(base)["run"]), "__code__", None)
         names = set[str]() if code is None else set(_names(code))
-        if not names.isdisjoint((*PREPARING, "_prepare")):
+        if not names.isdisjoint((*PREPARING, "_everstep_prepare")):
             return True
         if "run" not in names or names.isdisjoint(bases):
             return False

@@ -62,7 +62,7 @@ def create_task(
     catalog = settings.open_catalog(home.root)
     made = cls.__new__(cls)
     directory = _directory(home.root, settings, name, new) if model_dir is None else _named(model_dir)
-    made._context = context = FlowContext(
+    made._everstep_context = context = FlowContext(
         *(settings, settings.params.watched(), UsedCatalog(catalog), home.root, directory, name),
         allow_change=tuple(allow_change),
         verbose=verbosity(verbose),
@@ -122,7 +122,7 @@ def run_flow(task: str | type[FlowTask], overrides: Sequence[str] = (), project:
 
 def execute(task: FlowTask) -> None:
     """Runs a task that `create_task` returned; prints its settings first."""
-    context = task._opened()
+    context = task._everstep_opened()
     if context.verbose:
         _print_settings(context)
     with log_output(context.verbose):

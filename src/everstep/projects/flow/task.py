@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ class DataSet:
       test_label: Their labels.
       validation_data: Inputs for the evaluation at each epoch's end; None: `validation_split` of the training data.
       validation_label: Their labels.
+      class_names: The names of the classes, in the order of their numbers. Labels of text become numbers: without names
+        here, in the order of the alphabet.
+      test_ids: The names of the test samples, such as their files: the evaluation sample by sample has them.
     """
 
     train_data: Any
@@ -31,6 +34,8 @@ class DataSet:
     test_label: Any = None
     validation_data: Any = None
     validation_label: Any = None
+    class_names: Sequence[str] | None = None
+    test_ids: Sequence[Any] | None = None
 
 
 STEPS = (
@@ -73,9 +78,9 @@ class FlowTask(abc.ABC):
     metrics: Mapping[str, float] = {}
     directory: Path | None = None
 
-    _context: Any = None
-    _used_optimizer = False
-    _called: frozenset[str] = frozenset()
+    _everstep_context: Any = None
+    _everstep_used_optimizer = False
+    _everstep_called: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -98,18 +103,18 @@ class FlowTask(abc.ABC):
         Raises:
           UsageError: The task was not created by `create_task`.
         """
-        context = self._opened()
+        context = self._everstep_opened()
         return dataclasses.replace(context.settings, params=context.params, blocks=context.blocks)
 
     @property
     def params(self) -> Params:
         """This task's block of `parameters.yaml`, over those of its base classes."""
-        return self._opened().params
+        return self._everstep_opened().params
 
     @params.setter
     def params(self, value: Any) -> None:
         """Accepts the block of this class or of a base class, which `self.params` is or inherits from already."""
-        context, name = self._opened(), type(self).__name__
+        context, name = self._everstep_opened(), type(self).__name__
         if not any(value is context.blocks.get(each) for each in context.settings.chain):
             reason = f"is the block {name} of config/parameters.yaml already, over those of its base classes"
             remedy = f"remove the assignment; for the values of another task, inherit from it, or set them in {name}"
@@ -118,19 +123,19 @@ class FlowTask(abc.ABC):
     @property
     def catalog(self) -> Any:
         """The data by name: `self.catalog.load("mnist.raw")`. What is loaded is fingerprinted with the run."""
-        return self._opened().catalog
+        return self._everstep_opened().catalog
 
     @property
     def optimizer_config(self) -> OptimizationConfig:
         """The content of `optimizer.yaml`."""
-        return self._opened().settings.optimizer
+        return self._everstep_opened().settings.optimizer
 
-    def _opened(self) -> Any:
-        if self._context is None:
+    def _everstep_opened(self) -> Any:
+        if self._everstep_context is None:
             name = type(self).__name__
             remedy = f"create it with everstep.flow.create_task({name})"
             raise UsageError(f"{name}() has no configuration", remedy=remedy)
-        return self._context
+        return self._everstep_context
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -149,12 +154,12 @@ class FlowTask(abc.ABC):
         `preprocessing_train` are called before it. `log_metrics` and `log_file` then keep numbers and files with it.
         """
         with recorded(self, own=False):
-            self._prepare()
+            self._everstep_prepare()
             from everstep.projects.flow.training import train  # brings Keras
 
             return train(self)
 
-    def _prepare(self) -> None:
+    def _everstep_prepare(self) -> None:
         """Calls the first two steps."""
         self.fetch_data()
         prepared = self.preprocessing_train()
@@ -184,7 +189,7 @@ class FlowTask(abc.ABC):
         Raises:
           UsageError: It cannot be built, or sets rates by layer, which a compiled model does not record.
         """
-        self._used_optimizer = True
+        self._everstep_used_optimizer = True
         if self.optimizer_config.layer_rates is not None:
             reason, remedy = "flows have one learning rate", "remove it, or train an experiment"
             raise UsageError(reason, key="optimizer.layer_rates", remedy=remedy)
@@ -208,11 +213,11 @@ class FlowTask(abc.ABC):
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Keeps numbers with the run, at once."""
-        self._opened().log(values, step)
+        self._everstep_opened().log(values, step)
 
     def log_file(self, path: str | Path) -> None:
         """Keeps a file with the run: a copy in its directory, and on MLflow."""
-        self._opened().keep(Path(path))
+        self._everstep_opened().keep(Path(path))
 
 
 def chain_of(cls: type) -> list[type[FlowTask]]:

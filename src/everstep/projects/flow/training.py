@@ -11,10 +11,18 @@ import numpy as np
 
 from everstep import storage
 from everstep.data import ArrayStream, DataConfig, Stream, left_out, make_stream
+from everstep.data.images import ImageSource
 from everstep.engine import backend
 from everstep.errors import KeyNames, UsageError, kind_of, renamed_keys
 from everstep.export import evaluated_weights, export_keras, sample_inputs
-from everstep.frontends import CompiledTaskConfig, RunPlan, compiled, train_compiled
+from everstep.frontends import (
+    ClassNames,
+    CompiledTaskConfig,
+    RunPlan,
+    compiled,
+    train_compiled,
+    write_final_samples,
+)
 from everstep.loop import Listener
 from everstep.projects.flow.drawing import NotebookPlot, draw
 from everstep.projects.flow.recording import FlowContext, copy_file
@@ -25,6 +33,8 @@ from everstep.types import Logs
 
 logger = logging.getLogger(__name__)
 
+_MOST_SAMPLES = 50_000
+"""With more, the test data is not evaluated sample by sample: it takes more than ten seconds."""
 
 NAMES: KeyNames = {
     **compiled.NAMES,
@@ -62,13 +72,16 @@ def train(task: Any) -> Mapping[str, float]:
       UsageError: The request is invalid, or would resume a run that was trained differently.
       TrainingError: The run started and failed.
     """
-    context: FlowContext = task._opened()
+    context: FlowContext = task._everstep_opened()
     settings, params, who = context.settings, task.params, type(task).__name__
     task.directory = context.directory
     splits = split_data(task.dataset, params, who)
     with contextlib.closing(context):
         task.model = model = _build_model(task, settings)
         context.model_name = model.name
+        classes = ClassNames(model, getattr(task.dataset, "class_names", None))
+        splits = splits.numbered(classes, f"{who}.dataset")
+        classes.require_those_of(context.directory)
         serving = _keras_model(task.build_serving_model(model), f"{who}.build_serving_model()")
         stream = _stream(splits.train, params, training=True)
         validation = None if splits.validation is None else _stream(splits.validation, params, training=False)
@@ -79,6 +92,7 @@ def train(task: Any) -> Mapping[str, float]:
         def at_end(run: Run) -> None:
             task.history = {name: list(values) for name, values in model.history.history.items()}
             task.metrics = _finish(task, context, splits, serving, run)
+            _write_samples(task, splits.test, run)
 
         plan = RunPlan(
             context.directory,
@@ -89,7 +103,7 @@ def train(task: Any) -> Mapping[str, float]:
             allow_change=context.allow_change,
             names={**NAMES, "loss": f"{who}.loss", "x": f"{who}.dataset", "y": f"{who}.dataset"},
             experiment=settings.task,
-            record=context.record(),
+            record={**context.record(), **({"classes": classes.names} if classes.names else {})},
             code_root=context.root,
             listeners=[FlowWatcher(context, model.name)],
             at_end=at_end,
@@ -155,7 +169,7 @@ def _build_model(task: Any, settings: FlowSettings) -> keras.Model:
     model = _keras_model(task.build_model(), hook)
     if not model.compiled:
         task.compile_model(model)
-    elif settings.has_optimizer_file and not task._used_optimizer:
+    elif settings.has_optimizer_file and not task._everstep_used_optimizer:
         reason = "compiled the model with an optimizer of its own, so config/optimizer.yaml would be ignored"
         raise UsageError(reason, key=hook, remedy="compile with optimizer=self.build_optimizer(), or remove the file")
     require_compiled(model)
@@ -201,6 +215,10 @@ class Splits:
     validation: Any
     test: Any
 
+    def numbered(self, classes: ClassNames, key: str) -> "Splits":
+        """Returns them with numbers in place of labels of text."""
+        return Splits(*(classes.in_data(part, key) for part in (self.train, self.validation, self.test)))
+
 
 def split_data(dataset: Any, params: Any, who: str) -> Splits:
     """Returns the prepared data in splits.
@@ -223,6 +241,10 @@ def split_data(dataset: Any, params: Any, who: str) -> Splits:
     if validation is None and params.validation_split:
         train, validation = _divided(dataset, params.validation_split, f"{who}.validation_split")
     validation = left_out(train) if validation is None else validation
+    ids, label = getattr(dataset, "test_ids", None), getattr(dataset, "test_label", None)
+    if ids is not None and label is not None and len(ids) != len(label):
+        reason = f"test_label has {len(label)} samples, and test_ids {len(ids)}"
+        raise UsageError(reason, key=f"{who}.dataset", remedy="give one name for each sample")
     return Splits(train, validation, _pair(dataset, "test", who))
 
 
@@ -243,6 +265,8 @@ def _pair(dataset: Any, split: str, who: str) -> Any:
 def _divided(dataset: Any, share: float, key: str) -> tuple[Any, Any]:
     if not isinstance(dataset.train_data, np.ndarray) or dataset.train_label is None:
         remedy = "set validation_data in the DataSet, or validation_split to 0"
+        if isinstance(dataset.train_data, ImageSource):
+            remedy = f"set it where the images are named: ImageDataConfig(…, validation_split={share})"
         raise UsageError("but only arrays can be divided", key=key, received=share, remedy=remedy)
     data, label = dataset.train_data, np.asarray(dataset.train_label)
     first = len(data) - int(len(data) * share)
@@ -290,6 +314,23 @@ def _finish(task: Any, context: FlowContext, splits: Splits, serving: keras.Mode
     run.record["metrics"] = {**run.record["metrics"], "test": dict(metrics)}
     run.record["flow"] = {**run.record["flow"], "complete": True}
     return metrics
+
+
+def _write_samples(task: Any, test: Any, run: Run) -> None:
+    """Evaluates the test data sample by sample; an evaluation that fails does not fail the run."""
+    if test is None:
+        return
+    ids = getattr(task.dataset, "test_ids", None)
+    try:
+        stream = _stream(test, task.params, training=False)
+        if (stream.batches_per_epoch or 0) * task.params.batch_size > _MOST_SAMPLES:
+            logger.info("the test data is not evaluated sample by sample: it has more than %d samples", _MOST_SAMPLES)
+            return
+        write_final_samples(task.model, stream, run, "test", None if ids is None else list(map(str, ids)))
+    except UsageError as error:
+        logger.info("the test data is not evaluated sample by sample: %s", error)
+    except Exception as error:  # the model's own code, and the data, may fail in any way
+        logger.warning("the test data is not evaluated sample by sample: %s", error)
 
 
 def _test(model: keras.Model, test: Any, batch_size: int) -> dict[str, float]:

@@ -55,6 +55,7 @@ def run_component(main: Callable[[], Any]) -> int:
     | 0 | done |
     | 1 | failed; what the job had is kept, and a retry resumes from there |
     | 2 | bad input, one line on standard error: a retry would not help |
+    | 3 | stopped by a hook of its own; the state is saved |
     | 130, 143 | stopped by SIGINT or SIGTERM; the state is saved: start it again |
 
     Any other error is a bug, and shows its traceback (exit code 1).

@@ -35,7 +35,7 @@ from everstep.projects.training.building import (
 from everstep.projects.training.job_files import JobFiles
 from everstep.projects.training.own_loop_history import as_history
 from everstep.projects.training.pipeline_job import kubeflow_metrics, kubeflow_ui_metadata
-from everstep.run import Run, print_line
+from everstep.run import Run, is_repetition, print_line, program_run
 from everstep.tracking import epoch_table
 
 DATA = "data"
@@ -136,18 +136,24 @@ class Training:
         if optimizer is None:
             raise UsageError("expected an optimizer of Keras or its name", key="optimizer", received=None)
         self.job_dir, self.artifacts_dir = _checked_places(job_dir, artifacts_dir)
+        self.__program = program_run(self.job_dir)
+        if (
+            redirected := str(self.__program.directory)
+        ) != self.job_dir:  # the program is repeated: its job is only read
+            self.artifacts_dir = f"{redirected}-artifacts" if self.artifacts_dir else ""
+            self.job_dir = redirected
         self.seed, self.verbose = whole_number("seed", seed, 0, 2**32 - 1), verbosity(verbose)  # NumPy's seeds
-        self._allow_change = core_keys(allow_change)
+        self.__allow_change = core_keys(allow_change)
         self.history: keras.callbacks.History | None = None
-        self._callbacks: list[keras.callbacks.Callback] = []
-        self._published: dict[str, list[str]] = {}  # the files of the model and of the history, as they were written
-        self._known = functools.partial(known_objects, custom_objects, custom_model_class)
+        self.__callbacks: list[keras.callbacks.Callback] = []
+        self.__published: dict[str, list[str]] = {}  # the files of the model and of the history, as they were written
+        self.__known = functools.partial(known_objects, custom_objects, custom_model_class)
         backend.select(None)
         self.strategy = choose_strategy(bool(use_tpu))
         with renamed_keys(NAMES):
             backend.prepare(self.seed)
         backend.find_devices()
-        with entered(self.strategy), self._known():
+        with entered(self.strategy), self.__known():
             own_optimizer = make_optimizer(named(optimizer, custom_objects), self.strategy)
             loss, metrics = (named(each, custom_objects) for each in (loss, metrics))
             require_optimizer(own_optimizer, "optimizer", custom_objects or ())
@@ -180,7 +186,7 @@ class Training:
         """
         if not isinstance(callback, keras.callbacks.Callback):
             raise UsageError("expected a keras.callbacks.Callback", key="callback", received=callback)
-        self._callbacks.append(callback)
+        self.__callbacks.append(callback)
 
     def add_callbacks(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Adds several; see `add_callback`."""
@@ -220,7 +226,7 @@ class Training:
           TrainingError: The job started and failed. Nothing that is not finite is saved or exported; `history.csv` is
             written, and its last row is the epoch that the loss was not finite in.
         """
-        self._published = {}
+        self.__published = {}
         epochs = whole_number("epochs", epochs)
         validation_steps = None if validation_steps is None else whole_number("validation_steps", validation_steps)
         with log_output(self.verbose), renamed_keys(NAMES), writable(self.artifacts_dir):
@@ -244,15 +250,16 @@ class Training:
                 seed=self.seed,
                 strategy=self.strategy,
                 verbose=self.verbose,
-                allow_change=self._allow_change,
+                allow_change=self.__allow_change,
                 names=NAMES,
                 has_command=False,
                 experiment=type(self).__name__,
+                record=self.__program.record(trained_by=Training.__name__),
                 shows_layers=False,  # model_summary() prints them
                 listeners=[files],
-                at_end=functools.partial(self._finish, files),
+                at_end=functools.partial(self.__finish, files),
             )
-            with self._known(), self._failures():
+            with self.__known(), self.__failures():
                 self.history = train_compiled(
                     self.model,
                     train,
@@ -260,11 +267,11 @@ class Training:
                     epochs,
                     steps_per_epoch=steps,
                     validation_steps=validation_steps,
-                    callbacks=self._callbacks,
+                    callbacks=self.__callbacks,
                     run=plan,
                 )
         if self.verbose:
-            self._say_where(len(self.history.epoch))
+            self.__say_where(len(self.history.epoch))
         return self.history
 
     def save_model(self, sample: Any = None) -> str:
@@ -285,12 +292,12 @@ class Training:
           TrainingError: A weight is not finite, or what was written does not answer as the model does.
         """
         name, write = serving_format()
-        target = f"{self._artifacts().rstrip('/')}/{name}"
+        target = f"{self.__artifacts().rstrip('/')}/{name}"
         refuse_non_finite(self.model)
-        with writable(self._artifacts()), tempfile.TemporaryDirectory() as folder, self._known():
+        with writable(self.__artifacts()), tempfile.TemporaryDirectory() as folder, self.__known():
             inputs = sample_inputs(self.model) if sample is None else sample
             write(self.model, Path(folder, name), inputs)
-            self._published[MODEL] = publish(Path(folder, name), target)
+            self.__published[MODEL] = publish(Path(folder, name), target)
         return target
 
     def save_history(self, history: Any = None) -> str:
@@ -307,11 +314,11 @@ class Training:
         """
         if history is not None:
             self.history = as_history(history)
-        known, target = self._known_history(), f"{self._artifacts().rstrip('/')}/history.csv"
-        with writable(self._artifacts()), tempfile.TemporaryDirectory() as folder:
+        known, target = self.__known_history(), f"{self.__artifacts().rstrip('/')}/history.csv"
+        with writable(self.__artifacts()), tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "history.csv")
             storage.write_text(table, epoch_table(known.epoch, known.history))
-            self._published[HISTORY] = publish(table, target)
+            self.__published[HISTORY] = publish(table, target)
         return target
 
     def save_pipeline_metadata(
@@ -328,11 +335,13 @@ class Training:
         Raises:
           UsageError: Nothing was trained yet.
         """
-        history = self._known_history()
+        history = self.__known_history()
+        if is_repetition():
+            return  # the files are those of the job that is compared with
         storage.write_json(ui_metadata, kubeflow_ui_metadata(f"{self.job_dir.rstrip('/')}/logs"))
         storage.write_json(metrics, kubeflow_metrics(history.history))
 
-    def _finish(self, files: JobFiles, run: Run) -> None:
+    def __finish(self, files: JobFiles, run: Run) -> None:
         """Writes the artifacts; of a job that was finished before, only those that are missing.
 
         `run.json` has the files that were written, and the step of their model: an attempt that is killed between
@@ -343,29 +352,29 @@ class Training:
             return
         step, before = files.controller.step, run.record.get(ARTIFACTS, {})
         if (before.get("directory"), before.get("step")) == (self.artifacts_dir, step):
-            self._published = {kind: list(names) for kind, names in before["files"].items()}
-        if self._is_incomplete(MODEL):
+            self.__published = {kind: list(names) for kind, names in before["files"].items()}
+        if self.__is_incomplete(MODEL):
             sample = sample_inputs(self.model, files.controller.trainer.example_inputs)
             with evaluated_weights(self.model.optimizer):
                 self.save_model(sample)
-        if self._is_incomplete(HISTORY):
+        if self.__is_incomplete(HISTORY):
             self.save_history()
-        run.record[ARTIFACTS] = {"directory": self.artifacts_dir, "step": step, "files": self._published}
+        run.record[ARTIFACTS] = {"directory": self.artifacts_dir, "step": step, "files": self.__published}
 
-    def _say_where(self, epochs: int) -> None:
+    def __say_where(self, epochs: int) -> None:
         """Prints the last line of a job: where to find what it has written."""
-        names = [names[0].partition("/")[0] for names in self._published.values() if names]
+        names = [names[0].partition("/")[0] for names in self.__published.values() if names]
         places = [f"artifacts in {self.artifacts_dir}: {', '.join(names)}"] if self.artifacts_dir else []
         places.append(f"checkpoints and logs in {self.job_dir}")
         count = "1 epoch" if epochs == 1 else f"{epochs} epochs"
         print_line(f"done: {count}; {'; '.join(places)}")
 
-    def _is_incomplete(self, kind: str) -> bool:
-        names = self._published.get(kind, [])
+    def __is_incomplete(self, kind: str) -> bool:
+        names = self.__published.get(kind, [])
         return not names or bool(missing(self.artifacts_dir, names))
 
     @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
+    def __failures(self) -> Iterator[None]:
         """Writes `history.csv` where the loss is not finite: a tuner that waits for it sees that the job has ended.
 
         After any other failure the job may be retried, and its history is not complete.
@@ -381,11 +390,11 @@ class Training:
                     self.save_history()
             raise
 
-    def _artifacts(self) -> str:
+    def __artifacts(self) -> str:
         """Returns where `save_model` and `save_history` write: without `artifacts_dir`, inside the job's directory."""
         return self.artifacts_dir or f"{self.job_dir.rstrip('/')}/artifacts"
 
-    def _known_history(self) -> keras.callbacks.History:
+    def __known_history(self) -> keras.callbacks.History:
         if self.history is None:
             raise UsageError(
                 "nothing was trained yet",
