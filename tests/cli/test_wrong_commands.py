@@ -63,7 +63,7 @@ WRONG = {
     "train mnist/quick epochs=3": "trainer.epochs",
     "train mnist/quick --bakend jax": "did you mean --backend?",
     "train mnist/quick --frobnicate": "No such option: --frobnicate (see: everstep train --help)",
-    "predict first new.csv": "--input'; example: everstep predict runs/mnist-local-5f2c7a90b1 --input new.npz --output",
+    "predict first new.csv": "--output'; example: everstep predict runs/mnist-local-5f2c7a90b1 --input new.npz --output",
     "sweep mnist/quick trainer.epochs=1,2 sampler=grid": "'grid', is an option, not a key: write --sampler grid",
 }
 
