@@ -15,7 +15,6 @@ from everstep.run import Redirection
 from everstep.sweeps.space import Space, Values
 from everstep.sweeps.target import SweepChoice, Target, TargetRequest, register_target
 
-
 _UNKNOWN_OPTION = ("unrecognized arguments:", "No such option", "Unknown command line flag")
 """What argparse, click and absl say of an option that a script does not have."""
 

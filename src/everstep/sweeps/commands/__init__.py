@@ -7,8 +7,9 @@ from everstep.cli import Command, experiment_keys, words_for
 
 
 def _swept_keys(option: str, target: str) -> list[str]:
-    from everstep.config import experiments
+    from everstep.config import experiments, load_entry_points
 
+    load_entry_points()
     return experiment_keys(option, target) if target in experiments() else [option]
 
 
