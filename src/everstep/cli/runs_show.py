@@ -13,7 +13,7 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
+from everstep.run import CODE_FILES, FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
 from everstep.tracking import SIDE_FIGURES
 
 Directory = Annotated[
@@ -54,7 +54,11 @@ def _summary(run: Overview) -> str:
     rows += [("stopped by", stopped["reason"])] if stopped else []
     rows += [("weights", f"of {final.mark}")] if final else []
     rows += _submission_rows(run)
-    rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
+    rows += [
+        (name, text_or_dash(value))
+        for name, value in record["code"].items()
+        if value is not None and name != CODE_FILES
+    ]
     rows += [("exactness", as_text(record["exactness"]))] if record.get("exactness") else []
     for kind, logs in record["metrics"].items():
         shown = run.shown_metrics[kind]

@@ -5,6 +5,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
@@ -33,7 +34,7 @@ from everstep.reproduce.repetition import (
     restore_code,
     run_repetition,
 )
-from everstep.run import code_version, environment, export_record, loop_directory
+from everstep.run import code_version, environment, export_record, loop_directory, with_files_of
 
 _MOST_STEPS = 12
 _UNCERTAIN = (CODE, PACKAGE, HARDWARE, RANDOMNESS)
@@ -156,7 +157,7 @@ def _place(model_dir: storage.PathLike | None) -> Iterator[tuple[Path, Path]]:
 def _still_known(original: Evidence, code: Path) -> str:
     """Returns, on one line, what can be checked of a run that cannot be repeated."""
     here = {**environment(), "settings": original.record["environment"].get("settings")}  # a repetition would use them
-    now = {**original.record, "environment": here, "code": code_version(code)}
+    now = {**original.record, "environment": here, "code": _code_now(original, code)}
     with contextlib.suppress(UsageError):
         config = stored_config(original.directory / "config.yaml")
         found = [*missing_files(original, code), *causes(original.record, now, original.config, config)]
@@ -217,7 +218,7 @@ class Trials:
         if data := changed_files(self.original, self.code):
             outcome = ComparisonOutcome(_here(failure), None, 0, None)
             return Verdict(outcome, data[0], tuple(data[1:]), str(self.original.directory), str(self.into))
-        now = {**self.original.record, "code": code_version(self.code), "environment": environment()}
+        now = {**self.original.record, "code": _code_now(self.original, self.code), "environment": environment()}
         changed = [cause for cause in causes(self.original.record, now, {}, {}) if cause.kind == CODE]
         if not changed or missing_files(self.original, self.code):  # a commit may have the data, too
             raise failure
@@ -277,12 +278,17 @@ class Trials:
             run_repetition(repetition, self.show, until, path)
         except NotRepeatable as error:  # the user does not know the temporary folder
             raise NotRepeatable(str(error).replace(str(repetition.folder), str(self.code))) from error
-        version = self.original.record["code"] if recorded else code_version(self.code)
+        version = self.original.record["code"] if recorded else _code_now(self.original, self.code)
         try:
             found = examine(repetition.result)
         except UsageError as error:
             raise NotRepeatable(f"the repetition left no run: {error}") from error
         return dataclasses.replace(found, record={**found.record, "code": version})
+
+
+def _code_now(original: Evidence, folder: Path) -> dict[str, Any]:
+    """Returns the version of the code in a folder, with the files that the original run has imported."""
+    return with_files_of(original.record["code"], code_version(folder), folder)
 
 
 def _here(failure: NotRepeatable) -> str:
