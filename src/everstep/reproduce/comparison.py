@@ -338,7 +338,7 @@ class Verdict:
       cause: What explains it, or other data or another seed without an effect; None if the runs are identical.
       others: Other differences of the two runs; for identical ones, all of them.
       run: The original run.
-      again: The run that it was compared with.
+      again: The run that it was compared with; empty if that was a repetition that is not kept.
       notes: Further findings.
     """
 
@@ -385,7 +385,7 @@ class Verdict:
             "numbers_compared": self.outcome.numbers,
             "weights_compared_at": self.outcome.weights,
             "run": self.run,
-            "again": self.again,
+            "again": self.again or None,
         }
 
 

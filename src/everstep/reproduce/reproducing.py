@@ -34,10 +34,11 @@ from everstep.reproduce.repetition import (
     restore_code,
     run_repetition,
 )
-from everstep.run import code_version, environment, export_record, loop_directory, with_files_of
+from everstep.run import code_version, environment, export_record, loop_directory, print_line, with_files_of
 
 _MOST_STEPS = 12
 _UNCERTAIN = (CODE, PACKAGE, HARDWARE, RANDOMNESS)
+_REMOVED = "the repetition was in a temporary directory, which is removed: --model-dir DIR keeps it"
 _UNTRIED = "the code of the record cannot be tried"
 
 
@@ -75,7 +76,12 @@ def reproduce(
             raise UsageError(
                 f"cannot be repeated: {missing}; {_still_known(original, code)}", key=str(run)
             ) from missing
-        return found if upto in (None, steps) else found.explained(f"--steps {steps}: {_checkable(original)}")
+        found = found if upto in (None, steps) else found.explained(f"--steps {steps}: {_checkable(original)}")
+    if model_dir is None:
+        found = dataclasses.replace(found, again="")
+    if show:
+        print_line(f"the repetition is kept in {found.again}" if found.again else _REMOVED)
+    return found
 
 
 def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | None = None) -> Verdict:
@@ -275,7 +281,7 @@ class Trials:
             path = python_path(self.code, files)
         repetition = create_repetition(self.run, self.original, place, code)
         try:
-            run_repetition(repetition, self.show, until, path)
+            run_repetition(repetition, self.show, until, path, self.spare)
         except NotRepeatable as error:  # the user does not know the temporary folder
             raise NotRepeatable(str(error).replace(str(repetition.folder), str(self.code))) from error
         version = self.original.record["code"] if recorded else _code_now(self.original, self.code)

@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from everstep.run.program import (
         PROGRAM,
         Redirection,
+        command_line,
         directory_of,
         is_repetition,
         program_run,
