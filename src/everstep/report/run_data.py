@@ -32,7 +32,7 @@ from everstep.run import (
     stopped_early,
     tag_words,
 )
-from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history
+from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history, value_text
 
 
 def read_config(directory: Path) -> str:
@@ -300,8 +300,8 @@ def short(value: Any) -> str:
         return ""
     for power, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= power:
-            return f"{number / power:.3g} {prefix}"
-    return f"{number:.3g}"
+            return f"{value_text(number / power, 3)} {prefix}"
+    return value_text(number, 3)
 
 
 def _duration(seconds: float) -> str:

@@ -23,7 +23,7 @@ from everstep.sweeps.space import Space, Values, create_space, is_swept
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.sweeps.target import Check, ExperimentTarget, FunctionTarget, Target, check_space, experiment_check
 from everstep.sweeps.worker import PROBLEM, Worker
-from everstep.tracking import clock_time
+from everstep.tracking import clock_time, value_text
 
 TRIALS = 20
 """How many trials a sweep has, unless it is a grid."""
@@ -477,11 +477,13 @@ class _SweepProgress:
         definition = self._study.definition
         value, ranked = value_of(trial), self._study.ranked()
         metric = self._study.metrics[0] or "loss"  # as earlier versions left it open
-        shown = f"{metric}={value:.6g}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
-        best = f", best {value_of(ranked[0]):.6g} (trial {ranked[0].number})" if ranked else ""
+        shown = f"{metric}={value_text(value, 6)}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
+        best = f", best {value_text(value_of(ranked[0]) or 0.0, 6)} (trial {ranked[0].number})" if ranked else ""
         names = short_names(one.key for one in definition.space.dimensions)
         stored = definition.space.stored(trial).items()
-        values = " ".join(f"{names[key]}={f'{held:.6g}' if isinstance(held, float) else held}" for key, held in stored)
+        values = " ".join(
+            f"{names[key]}={value_text(held, 6) if isinstance(held, float) else held}" for key, held in stored
+        )
         state = {"COMPLETE": "", "PRUNED": "pruned, ", "FAIL": "failed: "}[trial.state.name]
         counted = f"{done} of {self._study.wanted}{self._time_left(done)}"
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{counted}{best}]")
