@@ -481,9 +481,8 @@ class _SweepProgress:
         best = f", best {value_text(value_of(ranked[0]) or 0.0, 6)} (trial {ranked[0].number})" if ranked else ""
         names = short_names(one.key for one in definition.space.dimensions)
         stored = definition.space.stored(trial).items()
-        values = " ".join(
-            f"{names[key]}={value_text(held, 6) if isinstance(held, float) else held}" for key, held in stored
-        )
+        texts = {key: value_text(held, 6) if isinstance(held, float) else str(held) for key, held in stored}
+        values = " ".join(f"{names[key]}={text}" for key, text in texts.items())
         state = {"COMPLETE": "", "PRUNED": "pruned, ", "FAIL": "failed: "}[trial.state.name]
         counted = f"{done} of {self._study.wanted}{self._time_left(done)}"
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{counted}{best}]")
