@@ -21,11 +21,17 @@ _MOST_NAMED = 3
 
 
 def imported_files(root: storage.PathLike) -> dict[str, str]:
-    """Returns the sha256 of each file that this process has imported and that is no library's, by its path."""
+    """Returns the sha256 of each file that this process has imported and that is no library's, by its path.
+
+    A file elsewhere than below `root` and the folders of `sys.path` is none of the user's: TensorFlow and PyTorch
+    generate modules in temporary folders.
+    """
+    folders = [Path(folder).resolve() for folder in {os.fspath(root), *sys.path} if os.path.isdir(folder)]
     libraries = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
     named = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
     files = {file for file in named if isinstance(file, str) and not file.startswith(libraries)}
-    return files_now(sorted(_path_from(file, root) for file in files if is_own_file(file)), root)
+    own = [file for file in files if is_own_file(file) and any(map(Path(file).resolve().is_relative_to, folders))]
+    return files_now(sorted(_path_from(file, root) for file in own), root)
 
 
 def files_now(names: Any, root: storage.PathLike) -> dict[str, str]:
