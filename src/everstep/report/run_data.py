@@ -12,7 +12,7 @@ import numpy as np
 from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.report.numbers import finite, listed, shown
-from everstep.report.split_data import Split, read_splits
+from everstep.report.split_data import Split, read_splits, split_name
 from everstep.run import (
     EXPORTED_STEP,
     RECORD,
@@ -349,13 +349,13 @@ def headline(
 
 
 def _of_page(page: Mapping[str, Any]) -> list[Figure]:
-    known = {metric["name"]: metric["better"] for metric in page["metrics"]}
+    known, split = {metric["name"]: metric["better"] for metric in page["metrics"]}, split_name(page)
     overall = [
-        Figure(name, page["split"], finite(value), known.get(name) or direction(name), "the model's own metric")
+        Figure(name, split, finite(value), known.get(name) or direction(name), "the model's own metric")
         for name, value in page["overall"].items()
     ]
     means = [
-        Figure(m["name"], page["split"], m["mean"], m["better"], f"mean over {m['count']:,} samples")
+        Figure(m["name"], split, m["mean"], m["better"], f"mean over {m['count']:,} samples")
         for m in page["metrics"]
         if m["name"] not in page["overall"]
     ]
