@@ -1,5 +1,8 @@
 """Code that is edited between two attempts: printed in one line, and recorded per attempt, with any entry point."""
 
+import importlib
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
-LINE = "the code has changed since the last attempt: sources "
+LINE = "the code has changed since the last attempt: train_rate.py\n"
 
 
 def linear_model():
@@ -79,14 +82,20 @@ def test_edited_code_is_printed_once_and_recorded_per_attempt(tmp_path, monkeypa
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "parameters.yaml").write_text("Line: {seed: 1}\n")
     (tmp_path / "config" / "catalog.yaml").write_text("{}\n")
-    (tmp_path / "train.py").write_text("rate = 1\n")
+    (tmp_path / "train_rate.py").write_text("rate = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("train_rate")
     start(tmp_path, 1)
+    (tmp_path / "another.py").write_text("rate = 2\n")
     start(tmp_path, 1)
-    assert LINE not in capfd.readouterr().err, "the same code"
-    (tmp_path / "train.py").write_text("rate = 2\n")
+    assert "the code has changed" not in capfd.readouterr().err, "the same code, and a file that is not imported"
+    (tmp_path / "train_rate.py").write_text("rate = 2\n")
     directory = start(tmp_path, 2)
     assert capfd.readouterr().err.count(LINE) == 1
     record = read(directory)
     codes = [attempt["code"]["sources"] for attempt in record["attempts"]]
-    assert len(codes) == 3
-    assert codes[0] == codes[1] != codes[2] == record["code"]["sources"]
+    assert len({*codes}) == 3
+    assert codes[2] == record["code"]["sources"]
+    assert "train_rate.py" in record["code"]["files"]
+    assert "another.py" not in record["code"]["files"]
+    sys.modules.pop("train_rate")

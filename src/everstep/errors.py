@@ -374,13 +374,20 @@ def own_frames(error: BaseException, below: str = "") -> list[traceback.FrameSum
       error: The error whose traceback is read.
       below: Leaves out all frames before the first one in this file.
     """
-    paths = sysconfig.get_paths()
-    others = [Path(__file__).parent, *(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))]
     frames = list(traceback.extract_tb(error.__traceback__))
     first = next((index for index, frame in enumerate(frames) if frame.filename == below), 0)
-    return [frame for frame in frames[first:] if not frame.filename.startswith("<") and not _is_below(frame, others)]
+    return [frame for frame in frames[first:] if is_own_file(frame.filename)]
 
 
-def _is_below(frame: traceback.FrameSummary, folders: Sequence[Path]) -> bool:
-    path = Path(frame.filename).resolve()
-    return any(path.is_relative_to(folder.resolve()) for folder in folders) or "site-packages" in path.parts
+def is_own_file(file: str) -> bool:
+    """Returns whether a file with code is the user's own: not everstep's, a library's or Python's."""
+    if file.startswith("<"):
+        return False
+    path, others = Path(file).resolve(), [Path(__file__).parent, *_library_folders()]
+    is_library = any(path.is_relative_to(folder.resolve()) for folder in others) or "site-packages" in path.parts
+    return not is_library
+
+
+def _library_folders() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[name]) for name in ("stdlib", "purelib", "platlib", "scripts")]

@@ -384,7 +384,10 @@ class _Session:
         self.config = config
         stream = self.trainer.train_stream
         batches = None if stream is None else stream.batches_per_epoch
-        self.schedule = self.entry_point.schedule or StepSchedule(steps, interval, self.params.trainer.epochs, batches)
+        epochs = self.params.trainer.epochs
+        if epochs is not None and config.train_steps != round(epochs * (batches or 0)):
+            batches = None  # the length was not taken from this data alone
+        self.schedule = self.entry_point.schedule or StepSchedule(steps, interval, epochs, batches)
 
     def restore(self, initialize: Callable[..., Any]) -> None:
         """Restores the newest checkpoint, or begins with the initial weights; reports what is going to happen."""

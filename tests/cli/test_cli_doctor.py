@@ -56,16 +56,25 @@ def test_one_backend_that_works_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(backend, "installed", lambda: ["first", "second", "third"])
     works, breaks = "print('[\"cpu:0\"]')", "raise SystemExit(3)"
     monkeypatch.setattr(doctor, "_QUICK_PROBES", {"first": works, "second": breaks, "third": works})
-    assert [(check.name, check.ok) for check in doctor.quick_backends({})] == [
+    assert [(check.name, check.ok) for check in doctor.quick_backends({}, 60)] == [
         ("first", True),
         ("second", None),
         ("third", None),
     ]
     environment = {"KERAS_BACKEND": "second"}
-    found = doctor.quick_backends(environment)
+    found = doctor.quick_backends(environment, 60)
     assert [(check.name, check.ok) for check in found] == [("second", False), ("first", True), ("third", None)]
     text = doctor.verdict(found)
     assert text.startswith("Ready to train with first (devices cpu:0); wrong: backend second")
+
+
+def test_a_backend_that_loads_slowly_does_not_keep_a_person_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "installed", lambda: ["first", "second"])
+    monkeypatch.setattr(doctor, "_QUICK_PROBES", dict.fromkeys(("first", "second"), "import time; time.sleep(60)"))
+    found = doctor.quick_backends({}, 0.3)
+    assert [(check.name, check.ok) for check in found] == [("first", None), ("second", None)]
+    assert "everstep doctor --all" in found[0].text
+    assert doctor.verdict(found).startswith("Ready to train with first, which is installed; everstep doctor --all")
 
 
 def test_extras_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ def test_side_by_side(two_runs: Any) -> None:
     assert rows["status"] == ["finished", "finished"]
     assert rows["task.units"] == ["16", "32"]
     assert "trainer.train_steps" not in rows, "it is the same in both"
-    assert (rows["code.commit"], rows["code.dirty"]) == (["c1", "c2"], ["False", "True"])
-    assert rows["environment.packages.keras"][1] == "3.99"
+    assert "code" not in rows, "they have imported the same files"
+    assert rows["environment"][1] == "python 3.11, keras 3.99"
     assert rows["data.train.0.sha256"] == ["d1", "d2"]
     assert "data.train.0.shape" not in rows
     assert rows["validation loss, last"] == ["0.4 @300", "0.2 @300 *"]
@@ -72,8 +72,28 @@ def test_side_by_side(two_runs: Any) -> None:
     assert rows["train loss, last"] == ["0.5 @300", "0.5 @300"], "a torn line does not count"
     assert not [key for key in rows if "learning_rate" in key or "best_accuracy" in key]
     assert rows["samples_per_second"] == ["100 *", "50"]
-    assert rows["goodput"] == ["1", "1"]
+    assert "goodput" not in rows, "it is the same in both"
+    titles = [line for line in outcome.out.splitlines() if line.isupper()]
+    assert (titles[0], titles[-1]) == ("CONFIGURATION", "CODE, MACHINE AND DATA")
     assert "hunter2-secret" not in outcome.out
+
+
+def test_only_imported_files_are_other_code_and_commands_are_compared(two_runs: Any) -> None:
+    def compared(name: str, digest: str, lr: str) -> dict[str, list[str]]:
+        for run, content in (("a", "1"), ("b", digest)):
+            path = Path(f"runs/{run}/run.json")
+            record = json.loads(path.read_text())
+            record["code"]["files"] = {"train.py": "0", name: content}
+            record["program"] = {"script": "train.py", "arguments": ["--lr", lr if run == "b" else "0.1", "***"]}
+            path.write_text(json.dumps(record))
+        return table(two_runs("runs", "compare", "runs/a", "runs/b").out)
+
+    rows = compared("model.py", "2", "0.2")
+    assert rows["code (model.py)"] == ["c1", "c2 with changes"]
+    assert rows["command"] == ["python train.py --lr 0.1 ***", "python train.py --lr 0.2 ***"]
+    rows = compared("model.py", "1", "0.1")
+    assert not [key for key in rows if key.startswith(("code", "command"))]
+    assert table(two_runs("runs", "show", "runs/a").out)["command"] == ["python train.py --lr 0.1 ***"]
 
 
 def test_the_picture(two_runs: Any, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ WRONG = {
     "train": "none is given: `everstep experiments` lists them; a script with everstep.fit needs no command",
     "train train.py": "is a script, which needs no command: run it: python train.py",
     "run train.py": "is a script, which needs no command: run it: python train.py",
+    "run list": "did you mean everstep runs?",
+    "sweep train.py --batch-size 8,16": "a value is written without dashes: batch-size=8,16",
+    "sweep mnist/quick --lr 0.1,0.2": "initial_learning_rate=0.1,0.2",
     "train mnist/qick": "did you mean 'mnist/quick'",
     "train mnist/quick --lr 0.1": "initial_learning_rate=0.1",
     "train mnist/quick --epochs 3": "trainer.epochs=3",
@@ -63,7 +66,7 @@ WRONG = {
     "train mnist/quick epochs=3": "trainer.epochs",
     "train mnist/quick --bakend jax": "did you mean --backend?",
     "train mnist/quick --frobnicate": "No such option: --frobnicate (see: everstep train --help)",
-    "predict first new.csv": "--output'; example: everstep predict runs/mnist-local-5f2c7a90b1 --input new.npz --output",
+    "predict first new.csv": "--output'; example: everstep predict runs/mnist-local-5f2c7a90b1 --input new.npz",
     "sweep mnist/quick trainer.epochs=1,2 sampler=grid": "'grid', is an option, not a key: write --sampler grid",
 }
 

@@ -114,3 +114,11 @@ def test_pytorchs_threads_soon_sleep_in_a_program(monkeypatch):
         environment = {**os.environ, "KERAS_BACKEND": "torch", **policy}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.split() == [expected, "False"]
+
+
+def test_tensorflow_starts_quietly_beside_another_backend(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    before = len(sys.meta_path)
+    backend.set_default_backend()
+    assert len(sys.meta_path) - before == (0 if CURRENT == "tensorflow" else 1)

@@ -120,3 +120,29 @@ def test_the_length_of_every_epoch():
     assert EpochSchedule(6, 4, 10).epoch_steps is None, "they differ"
     assert (EpochSchedule(3, None).epoch_steps, StepSchedule(4).epoch_steps) == (None, None)
     assert (EpochSchedule(3, 4).total_epochs, StepSchedule(4).total_epochs) == (3, None)
+
+
+def test_steps_that_were_given_in_epochs_are_told_in_epochs():
+    schedule = StepSchedule(5, 10, epochs=12.0, batches=10)
+    assert (schedule.total_epochs, schedule.epoch_steps) == (12, 10)
+    assert [schedule.position(step) for step in (5, 20, 120)] == [
+        "epoch:   0.5/12",
+        "epoch:     2/12",
+        "epoch:    12/12",
+    ]
+    assert StepSchedule(10, 20, epochs=12, batches=10).position(20) == "epoch:  2/12"
+    assert [schedule.epoch_number(step) for step in (10, 15)] == [1, None]
+    assert [schedule.trained(step) for step in (10, 15)] == ["1 epoch done", "in epoch 2"]
+    config = TrainerConfig(train_steps=120, steps_per_loop=5, validation_interval=20, checkpoint_interval=10)
+    assert schedule.plan(10, 120, config, "at intervals") == (
+        "epochs 2 to 12 of 10 steps, log every 5 steps, evaluate every 2 epochs, save every epoch"
+    )
+    assert schedule.reached(120, 120) == "has done 12 epochs"
+
+
+@pytest.mark.parametrize("settings", [{}, {"epochs": 2.5, "batches": 10}, {"epochs": 2.0}])
+def test_steps_are_told_as_steps_where_no_whole_epochs_were_given(settings):
+    schedule = StepSchedule(5, 10, **settings)
+    assert (schedule.total_epochs, schedule.epoch_steps, schedule.epoch_number(10)) == (None, None, None)
+    assert (schedule.position(10), schedule.trained(10)) == ("", "")
+    assert schedule.reached(20, 20) == "is at step 20 of 20"

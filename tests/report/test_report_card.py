@@ -69,6 +69,15 @@ def test_markdown_shows_what_was_written(text):
     assert "<img" not in cells
 
 
+def test_the_classes_are_named(run):
+    path = run / "run.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "classes": ["cat", *(f"breed {number}" for number in range(24))]}))
+    write_card(run, {})
+    assert "cat, breed 0, breed 1" in readme(run)
+    assert "breed 18 and 5 more" in readme(run)
+
+
 def test_descriptions_of_any_type(run):
     config = {
         "project_name": "insects",

@@ -95,14 +95,24 @@ def test_other_data_is_another_experiment_whatever_its_result(pair):
 
 
 def test_hardware_is_the_last_to_blame(pair):
-    edited(pair, environment__machine="arm64", code__commit="0" * 40, weights_digest="0")
+    edited(pair, environment__machine="arm64", code__files={}, weights_digest="0")
     found = verdict(pair)
     assert [found.cause.kind, *(cause.kind for cause in found.others)] == ["code", "hardware"]
 
 
-def test_the_same_changes_are_the_same_code(pair):
+def test_only_files_that_the_run_has_imported_count(pair):
+    files = pair.record()["code"]["files"]
+    assert {"reproduce_experiment.py", "reproduce_rate.py"} <= {*files}
+    edited(pair, code__changes="0" * 64, code__commit="0" * 40)
+    assert verdict(pair).others == ()
+    edited(pair, code__files={**files, "reproduce_rate.py": "0" * 64})
+    (cause,) = verdict(pair).others
+    assert str(cause).startswith("code: other content in reproduce_rate.py (commit ")
+
+
+def test_the_same_changes_of_a_run_without_files_are_the_same_code(pair):
     assert pair.record()["code"]["dirty"]
-    edited(pair, code__changes="0" * 64)
+    edited(pair, code__changes="0" * 64, code__files=None)
     assert [str(cause) for cause in verdict(pair).others] == [
         f"code: commit {pair.record()['code']['commit'][:12]}, with files changed then and now"
     ]

@@ -10,6 +10,8 @@ import keras
 import pytest
 from tests.reproduce.conftest import Place
 
+from everstep.reproduce.repetition import Repetition, run_repetition
+
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(900)]
 
 SCRIPT = """
@@ -75,6 +77,7 @@ def test_the_second_run_of_a_script_is_repeated(place):
     code, verdict = place.repeat()
     assert (code, verdict["verdict"]) == (0, "identical"), verdict
     assert verdict["weights_compared_at"] == 4
+    assert verdict["again"] is None, "its directory is removed"
     assert place.files() == before, "the runs of the script are only read"
 
 
@@ -112,6 +115,15 @@ def test_a_training_is_repeated(tmp_path):
     code, error = place.repeat()
     assert code == 2
     assert "not in its record: it was started in a notebook" in error
+
+
+def test_no_path_is_printed_that_is_removed(tmp_path, capfd):
+    program = f"import sys; print('loss 0.5', 'report {tmp_path}/spare/again/report.html', sep='\\n', file=sys.stderr)"
+    repetition = Repetition([program], tmp_path, tmp_path / "spare" / "again", {}, ("-c",))
+    run_repetition(repetition, show=True, removed=tmp_path / "spare")
+    assert capfd.readouterr().err == "loss 0.5\n"
+    run_repetition(repetition, show=True)
+    assert "report.html" in capfd.readouterr().err
 
 
 def test_other_code_is_the_cause(place):

@@ -87,7 +87,7 @@ def test_other_code_that_cannot_be_brought_back(place):
     (place.folder / "first" / "code.diff").unlink()
     found = place.again()
     assert found.cause.kind == "code"
-    assert "how was not kept" in found.notes[0]
+    assert "the patch is missing" in found.notes[0]
     assert found.notes[1] == "done twice, it is the same both times"
 
 

@@ -57,7 +57,7 @@ def test_a_run_from_begin_to_finish(directory):
     assert (record["status"], record["step"], record["epoch"]) == ("finished", 100, 1)
     assert (record["digest"], record["weights_digest"]) == ("d1", "d2")
     assert record["data"] == {"x": {"shape": [2]}}
-    assert set(record["code"]) == {"commit", "dirty", "changes", "sources"}
+    assert set(record["code"]) == {"commit", "dirty", "changes", "sources", "files"}
     assert record["environment"]["packages"]["keras"]
     assert record["attempts"] == [
         {
@@ -72,7 +72,7 @@ def test_a_run_from_begin_to_finish(directory):
             "processes": 1,
             "hosts": [socket.gethostname()],
             "changes": [],
-            "code": record["code"],
+            "code": {name: value for name, value in record["code"].items() if name != "files"},
         }
     ]
 

@@ -107,5 +107,6 @@ def test_an_option_that_the_script_does_not_have(place):
     assert sweep.returncode == 2, "nothing varies"
     sweep = start("-m", "everstep", "sweep", "train.py", "width=2,3")
     _, error = sweep.communicate(timeout=600)
-    assert sweep.returncode == 1
-    assert "train.py: error: unrecognized arguments: --width=3" in error
+    assert sweep.returncode == 2
+    assert "train.py: error: unrecognized arguments: --width=2" in error
+    assert "--width=3" not in error, "the second trial is not tried"

@@ -91,6 +91,40 @@ def test_failed_trials_say_why_and_end_the_sweep(sweep, objectives):
         sweep(objectives.broken, {"x": [1, 2]}, sampler="grid")
 
 
+def test_failed_trials_are_tried_again_with_their_values(sweep, capsys):
+    broken = {1, 2, 3}
+
+    def objective(x, model_dir):
+        assert not list(model_dir.iterdir())
+        (model_dir / "called").touch()
+        if x in broken:
+            raise ValueError("no way")
+        return x
+
+    space = {"x": [1, 2, 3, 4]}
+    with raises_problem(TrainingError, reason="all 3 trials failed", remedy="tries failed trials again"):
+        sweep(objective, space, trials=3, sampler="grid")
+    broken.remove(1)
+    done = sweep(objective, space, trials=3, sampler="grid", verbose=True)
+    assert [(trial.values["x"], trial.state) for trial in done.trials] == [(1, "complete"), (2, "fail"), (3, "fail")]
+    assert "trying again: 3 trials that failed before" in capsys.readouterr().err
+    broken.clear()
+    done = sweep(objective, space, trials=4, sampler="grid")
+    assert sorted((trial.values["x"], trial.state) for trial in done.trials) == [(x, "complete") for x in (1, 2, 3, 4)]
+    done.require_complete()
+
+
+def test_a_second_worker_does_not_repeat_what_fails_while_another_is_at_work(tmp_path):
+    study = SweepStudy(tmp_path, definition(sampler="grid", trials=2), create=True)
+    failed, other = study.claim(), study.claim()
+    study.tell(failed, "FAIL")
+    assert study.repeat_failed() == []
+    other.release()  # as the kernel does, when a worker is dead
+    assert study.repeat_failed() == [0]
+    claims = [study.claim(), study.claim()]
+    assert sorted(claim.values["x"] for claim in claims) == [1, 2]
+
+
 def test_a_trial_that_fails_has_the_error_as_its_reason_and_the_sweep_is_not_complete(sweep, objectives):
     done = sweep(objectives.undefined_at_two, {"x": [1, 2]}, sampler="grid", workers=2)
     assert [trial.reason for trial in done.trials] == [None, "ZeroDivisionError: division by zero"]

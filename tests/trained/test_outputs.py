@@ -40,3 +40,20 @@ def test_any_name_in_the_header_of_a_csv_file(tmp_path):
     with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["label"], row['probability_fish, "small"']) == ("cat", "0.2")
+
+
+def test_a_csv_file_has_the_digits_of_its_numbers_and_quotes_where_they_are_needed(tmp_path):
+    outputs = np.random.default_rng(0).dirichlet([1.0, 1.0], size=200).astype("float32")
+    outputs[0] = [1.5e-7, 1 - 1.5e-7]
+    found = OutputColumns("classification", "softmax", None, True).columns({"y": outputs})
+    with open_output(tmp_path / "out.csv") as write:
+        write({"name": ["plain", "a,b", *["c\rd"] * 198], 'odd, "name"': [1] * 200, **found})
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == 'name,"odd, ""name""",prediction,probability,probability_0,probability_1'
+    assert lines[1].startswith("plain,1,1,")
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows[:3]] == ["plain", "a,b", "c\rd"]
+    texts = [row["probability_0"] for row in rows]
+    np.testing.assert_array_equal(np.array(texts, "float32"), outputs[:, 0], "round trip")
+    assert max(len(text.partition("e")[0].replace(".", "").lstrip("0")) for text in texts) <= 9

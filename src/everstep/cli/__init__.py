@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         new_app,
         words_for,
     )
+    from everstep.cli.commands import command_meant
     from everstep.cli.output import (
         aligned,
         number,

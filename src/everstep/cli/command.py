@@ -25,7 +25,7 @@ class Command(NamedTuple):
       group: The heading of `everstep --help` that it is listed below.
       summary: The first line of its help.
       module: The module whose `app` it is.
-      keys_like: Returns the keys that an unknown option such as `epochs` may mean, for the first argument of the
+      keys_like: Returns the keys that an unknown option such as `batch-size` may mean, for the first argument of the
         command line; None where the command takes no values.
       trains_as_several: Whether several processes may run it together, and end together where it is refused.
       also_typed: Words that people type in place of it, and what to type: `{"compare": "everstep runs compare"}`.
@@ -75,6 +75,7 @@ def experiment_keys(option: str, target: str) -> list[str]:
         experiment = None
     # If the experiment needs the user's modules: the keys that all have.
     known = experiment if isinstance(experiment, ExperimentConfig) else ExperimentConfig()
+    option = option.replace("-", "_")
     name = _SHORT_NAMES.get(option, option)
     return _learning_rate_keys(known) if name == "learning_rate" else keys_like(known, name)
 

@@ -169,13 +169,18 @@ def groups() -> dict[str, dict[str, str]]:
     return {title: shown[title] for title in [*(title for title in shown if title not in _LAST), *_LAST]}
 
 
+def command_meant(word: str) -> str:
+    """Returns the command line that people mean by a word that is no command; empty if it is known for none."""
+    return next((command.also_typed[word] for command in COMMANDS.values() if word in command.also_typed), "")
+
+
 def instead_of(word: str) -> str:
     """Returns a sentence on what to do instead of a command that does not exist; empty if nobody can know."""
     if is_script(word):
         return f"A script is run with Python: python {word}"
     if word in _NO_COMMANDS:
         return _NO_COMMANDS[word]
-    if meant := next((c.also_typed[word] for c in COMMANDS.values() if word in c.also_typed), ""):
+    if meant := command_meant(word):
         return f"Type: {meant}"
     if close := difflib.get_close_matches(word, COMMANDS):
         return f"Did you mean {' or '.join(map(repr, close))}?"

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -37,14 +38,17 @@ All = Annotated[bool, typer.Option("--all", help="Try every backend, and load Ke
 def doctor(all_: All = False, json: options.Json = False) -> None:
     """Check this machine: backends, extras, disk.
 
-    Tries the backend that a run would use; with --all every one, and Keras with it. Succeeds if a backend works. A run
-    of components is checked by everstep check.
+    Tries the backend that a run would use for two seconds; with --all every one, and Keras with it, however long that
+    takes. Succeeds if a backend works, or is installed and was not tried to its end. A run of components is checked by
+    everstep check.
     """
     environment = dict(os.environ)  # as it was: choosing a backend sets variables
-    chosen = chosen_backend()
-    tried = backends(environment) if all_ else quick_backends(environment)
-    checks = [chosen, *tried, *versions(), *extras(), *paths()]
-    works = any(check.ok for check in tried)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        trial = thread.submit(backends if all_ else quick_backends, environment)
+        chosen, others = chosen_backend(), [*versions(), *extras(), *paths()]
+        tried = trial.result()
+    checks = [chosen, *tried, *others]
+    works = any(check.ok is not False for check in tried)
     if json:
         print(json_text({"ok": works, "checks": [dataclasses.asdict(check) for check in checks]}))
     else:
@@ -59,9 +63,11 @@ def verdict(checks: Sequence["Check"]) -> str:
     """Returns in one sentence whether this machine can train, and what is wrong with it."""
     working = [check for check in checks if check.group == "backend" and check.ok and check.name != "chosen"]
     wrong = [f"{check.group} {check.name}" for check in checks if check.ok is False]
-    if not working:
+    untried = [check for check in checks if check.group == "backend" and check.ok is None]
+    if not working and not untried:
         return f"Not ready: no backend works. {install_command('tensorflow')} installs one."
     names = " and ".join(f"{check.name} ({check.text})" for check in working)
+    names = names or f"{untried[0].name}, which is installed; everstep doctor --all tries it"
     if wrong:
         return f"Ready to train with {names}; wrong: {', '.join(wrong)}, see above."
     return f"Ready to train with {names}. Next: everstep train mnist/quick"
@@ -98,6 +104,7 @@ print(json.dumps([f"{kind}:{index}" for index in range(torch.accelerator.device_
 }
 """Programs that import a backend and list its devices, without Keras, which takes longer to load than JAX."""
 _PROBE_SECONDS = 120.0
+_QUICK_SECONDS = 1.8  # of a quick trial: TensorFlow takes many more to load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,20 +131,34 @@ def backends(environment: Mapping[str, str], seconds: float = _PROBE_SECONDS) ->
         return list(pool.map(lambda name: _try_backend(name, environment, seconds, _PROBE), names))
 
 
-def quick_backends(environment: Mapping[str, str], seconds: float = _PROBE_SECONDS) -> list[Check]:
-    """Tries the backends in the order in which a run would choose them, until one works; says which are not tried."""
-    wanted = environment.get("KERAS_BACKEND")
+def quick_backends(environment: Mapping[str, str], seconds: float = _QUICK_SECONDS) -> list[Check]:
+    """Tries the backends in the order in which a run would choose them, until one works; says which are not tried.
+
+    Args:
+      environment: The environment variables.
+      seconds: How long all trials may take; a backend that takes longer to load counts as not tried.
+    """
+    wanted, end = environment.get("KERAS_BACKEND"), time.monotonic() + seconds
     names = sorted(backend.installed(), key=lambda name: name != wanted)
     found: list[Check] = []
     for name in names:
-        if any(check.ok for check in found):
-            found.append(Check("backend", name, None, "installed, not tried: everstep doctor --all"))
-        else:
-            found.append(_try_backend(name, environment, seconds, _QUICK_PROBES.get(name, _PROBE)))
+        if any(check.ok is not False for check in found):
+            found.append(Check("backend", name, None, f"{_installed(name)}, not tried: everstep doctor --all"))
+            continue
+        slow = Check("backend", name, None, f"{_installed(name)}, loads too slowly to try: everstep doctor --all")
+        found.append(_try_backend(name, environment, end - time.monotonic(), _QUICK_PROBES.get(name, _PROBE), slow))
     return found
 
 
-def _try_backend(name: str, environment: Mapping[str, str], seconds: float, probe: str) -> Check:
+def _installed(name: str) -> str:
+    """Returns that a package is installed, and its version where that is known."""
+    return f"{version} is installed" if (version := _version(name)) else "installed"
+
+
+def _try_backend(
+    name: str, environment: Mapping[str, str], seconds: float, probe: str, slow: Check | None = None
+) -> Check:
+    """Runs a program that imports a backend; returns its devices or the failure, or `slow` if that takes longer."""
     quiet = {"KERAS_BACKEND": name, "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         done = subprocess.run(
@@ -147,8 +168,10 @@ def _try_backend(name: str, environment: Mapping[str, str], seconds: float, prob
             text=True,
             timeout=seconds,
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("backend", name, False, f"{type(error).__name__}: no answer within {seconds:g} seconds")
+    except subprocess.TimeoutExpired:
+        return slow or Check("backend", name, False, f"no answer within {seconds:g} seconds")
+    except OSError as error:
+        return Check("backend", name, False, f"{type(error).__name__}: {error}")
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         return Check("backend", name, True, f"devices {', '.join(json.loads(lines[-1]))}")

@@ -101,7 +101,7 @@ def key_instead_of(option: str, words: Sequence[str]) -> str:
       words: The whole command line.
     """
     command, *rest = words or ("",)
-    name = option.lstrip("-").replace("-", "_")
+    name = option.lstrip("-")
     target = next((word for word in rest if not word.startswith("-") and "=" not in word), "")
     keys_like = COMMANDS[command].keys_like if command in COMMANDS else None
     keys = keys_like(name, target) if keys_like else []

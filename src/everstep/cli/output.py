@@ -10,6 +10,7 @@ from typing import Any
 from everstep import redaction
 from everstep.startup_messages import held_back
 from everstep.storage import json_text
+from everstep.tracking import value_text
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -20,8 +21,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: Any) -> str:
-    """Returns a number in a form to read: 0.0812345, 1e-05, NaN."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    """Returns a number in a form to read: 0.0812345, 1e-05, 1,234,567, NaN."""
+    return value_text(value, 6) if isinstance(value, float) else str(value)
 
 
 def print_last(text: str) -> None:

@@ -19,10 +19,10 @@ _MAX_CELL = 44
 _BEST_TRIALS = 4  # of a sweep
 _TITLES = {
     "configuration": "CONFIGURATION",
-    "surroundings": "CODE, MACHINE AND DATA",
     "metrics": "METRICS",
     "evaluations": "EVALUATIONS",
     "course": "TIME AND SPEED",
+    "surroundings": "CODE, MACHINE AND DATA",
 }
 _NO_ROWS = {"configuration": "no value differs", "surroundings": "nothing differs"}
 
@@ -44,7 +44,9 @@ Html = Annotated[bool, typer.Option("--html", help="Write the page of everstep r
 
 
 def compare(runs: Runs, out: Out = None, html: Html = False, json: options.Json = False) -> None:
-    """Compare runs: values that differ, code, machine and data, metrics, speed, and curves as a picture.
+    """Compare runs: values that differ, metrics, speed, code, machine and data, and curves as a picture.
+
+    Code, environment and data are a line each; --json has every package and digest that differs.
 
     A star marks the better value, where it is known which values are good. With --json a picture is drawn only if
     --out names it.
@@ -90,7 +92,7 @@ def _members(run: str) -> list[str]:
 def _comparison(found: Any, written: dict[str, str]) -> str:
     empty = [""] * len(found.members)
     rows: list[list[str]] = [["", *(member.name for member in found.members)]]
-    for name, lines in found.sections.items():
+    for name, lines in found.shown_sections.items():
         rows += [["", *empty], [_TITLES[name], *empty]] if name in _TITLES else []
         rows += [[row.key, *_cells(row, found.members)] for row in lines] or [
             [_NO_ROWS.get(name, "nothing is known"), *empty]

@@ -13,7 +13,19 @@ from everstep.cli.remote_runs import remote_run
 from everstep.cli.runs_cells import progress, text_or_dash
 from everstep.engine import as_text
 from everstep.errors import UsageError
-from everstep.run import FORKED_FROM, FinalWeights, Overview, damage, goodput, named_run, newest_job, read, tag_words
+from everstep.run import (
+    CODE_FILES,
+    FORKED_FROM,
+    FinalWeights,
+    Overview,
+    command_line,
+    damage,
+    goodput,
+    named_run,
+    newest_job,
+    read,
+    tag_words,
+)
 from everstep.tracking import SIDE_FIGURES
 
 Directory = Annotated[
@@ -49,13 +61,14 @@ def _summary(run: Overview) -> str:
     plain = ("id", "experiment", "backend", "status", "step", "epoch", "digest", "weights_digest")
     rows = [(name, text_or_dash(record[name])) for name in plain]
     rows[3:5] = [("status", run.state), ("progress", progress(run))]
-    rows[2:2] = _label_rows(record)
+    rows[2:2] = [*_label_rows(record), *_command_rows(record)]
     origin, stopped, final = record.get(FORKED_FROM), record.get("stopped_early"), run.final_weights
     rows += [("forked from", f"{origin['directory']} at step {origin['step']}")] if origin else []
     rows += [("stopped by", stopped["reason"])] if stopped else []
     rows += [("weights", f"of {final.mark}")] if final else []
     rows += _submission_rows(run)
-    rows += [(name, text_or_dash(value)) for name, value in record["code"].items() if value is not None]
+    code = {name: value for name, value in record["code"].items() if name != CODE_FILES and value is not None}
+    rows += [(name, text_or_dash(value)) for name, value in code.items()]
     rows += [("exactness", as_text(record["exactness"]))] if record.get("exactness") else []
     for kind, logs in record["metrics"].items():
         shown = run.shown_metrics[kind]
@@ -71,6 +84,12 @@ def _label_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     words = ", ".join(tag_words(record.get("tags") or {}))
     found = {"name": name, "tags": words, "notes": " ".join((record.get("notes") or "").split())}
     return [(label, value) for label, value in found.items() if value]
+
+
+def _command_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns how the script that has started the run was called."""
+    line = command_line(record)
+    return [("command", line)] if line else []
 
 
 def _value(name: str, last: Any, shown: Mapping[str, Any], final: FinalWeights | None) -> str:

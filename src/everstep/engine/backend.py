@@ -50,14 +50,17 @@ def installed() -> list[str]:
 def set_default_backend() -> None:
     """Makes JAX the default of Keras where TensorFlow, its own default, is not installed; a `KERAS_BACKEND` is kept.
 
-    Sets also what PyTorch reads once, when it is imported; in a notebook, TensorFlow starts without its messages.
+    Sets also what PyTorch reads once, when it is imported. TensorFlow starts without its messages in a notebook, where
+    they would be red, and beside another backend, where `keras.utils.set_random_seed` imports it unasked.
     """
-    if is_notebook() and late_tensorflow.NAME not in sys.modules:  # what it says at its start would be red there
-        sys.meta_path.insert(0, QuietImport(late_tensorflow.NAME))
-    if "keras" in sys.modules:
-        return
-    if "tensorflow" not in installed():
+    loaded = sys.modules.get("keras")
+    if loaded is None and "tensorflow" not in installed():
         os.environ.setdefault("KERAS_BACKEND", "jax")
+    name = os.environ.get("KERAS_BACKEND", "tensorflow") if loaded is None else loaded.backend.backend()
+    if (is_notebook() or name != "tensorflow") and late_tensorflow.NAME not in sys.modules:
+        sys.meta_path.insert(0, QuietImport(late_tensorflow.NAME))
+    if loaded is not None:
+        return
     if os.environ.get("KERAS_BACKEND") == "torch":
         _set_torch_environment()
 

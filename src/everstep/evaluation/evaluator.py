@@ -88,6 +88,7 @@ class Evaluator:
         *,
         overall: Mapping[str, float] | None = None,
         progress: Callable[[int], None] | None = None,
+        total: Callable[[], int | None] | None = None,
     ) -> Evaluation:
         """Evaluates every batch and writes the files of `split`, each completely or not at all.
 
@@ -97,6 +98,8 @@ class Evaluator:
           split: The name of the data, which the file names begin with: "validation", "test".
           overall: The values of the model's own metrics. It is read last, so it may be filled by the iteration.
           progress: Called after each batch with the number of samples so far.
+          total: Returns how many samples the data has, where `batches` may be a part of it, None if that is unknown; it
+            is called last. A part is labelled in reports, and not compared with the whole.
 
         Raises:
           UsageError: There are no samples, a batch does not fit, or a metric does not return numbers; no file changes.
@@ -107,7 +110,7 @@ class Evaluator:
         with storage.atomic_path(table) as new_table, storage.atomic_path(rows) as new_rows:
             passed.write(batches, new_table, new_rows, progress or (lambda rows: None))
             summaries = {m.name: summarize(read_column(new_rows, m.name)) for m in self._metrics}
-            page = self._page(passed, split, summaries, overall or {})
+            page = self._page(passed, split, summaries, overall or {}, total)
             _warn(passed.reader.rows, passed.reader.repeated_ids(), summaries)
             last.unlink(missing_ok=True)  # removed first and written last: if it exists, all four belong together
         storage.write_text(folder / f"{split}_summary.csv", as_csv(summaries))
@@ -120,13 +123,22 @@ class Evaluator:
             {name: summary.count for name, summary in summaries.items()},
         )
 
-    def _page(self, passed: "_Pass", split: str, summaries: Mapping[str, Summary], overall: Mapping[str, Any]) -> str:
+    def _page(
+        self,
+        passed: "_Pass",
+        split: str,
+        summaries: Mapping[str, Summary],
+        overall: Mapping[str, Any],
+        total: Callable[[], int | None] | None,
+    ) -> str:
         """Returns the content of the JSON file."""
+        of = passed.reader.rows if total is None else total()
         page = {
             "format": FORMAT,
             "split": split,
             "kind": passed.kind,
             "rows": passed.reader.rows,
+            **({} if of == passed.reader.rows else {"part_of": of}),
             "classes": self._classes,
             "metrics": [_described(metric, summaries[metric.name]) for metric in self._metrics],
             "confusion": None if passed.outcome.confusion is None else passed.outcome.confusion.tolist(),

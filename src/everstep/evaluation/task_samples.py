@@ -1,5 +1,6 @@
 """A task's validation data, sample by sample: what its model predicts, or writes, for each."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import keras
 import numpy as np
 
 from everstep import storage
-from everstep.data import Stream, class_names
+from everstep.data import Stream, class_names, nest
 from everstep.errors import UsageError
 from everstep.evaluation import arrays
 from everstep.evaluation.batch import SampleBatch
@@ -18,6 +19,8 @@ from everstep.evaluation.shipped_metrics import AbsoluteError, Accuracy, CrossEn
 from everstep.evaluation.text_metrics import ExactMatch, Rouge, SampleLoss, TokenF1
 from everstep.task import Task
 from everstep.types import Batch
+
+_COUNTING_SECONDS = 2.0
 
 
 def evaluate_samples(
@@ -51,10 +54,13 @@ def evaluate_samples(
     Raises:
       UsageError: The outputs are neither classes, numbers nor text.
     """
-    if getattr(task, "generates", False):
-        samples = _written(task, model, batches, most)
-        return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress)
-    found = _predicted(task, model, batches, most, ids)
+    if ids is None and isinstance(batches, Stream):
+        ids = batches.sample_ids()
+    counted = _Counted(batches)
+    if getattr(task, "generates", False):  # a batch may have other rows than samples
+        samples, total = _written(task, model, batches, most), None if most is None else lambda: None
+        return Evaluator(_text_metrics(), kind="text").run(samples, directory, split, progress=progress, total=total)
+    found = _predicted(task, model, counted, most, ids)
     first = next(found, None)
     if first is None:
         raise UsageError("the data gave no samples", key="task.validation_data")
@@ -62,8 +68,29 @@ def evaluate_samples(
     names = list(class_names(batches) if classes is None else classes)
     is_named = kind_of(first.y_true, first.y_pred) == "classification" and len(names) == _class_count(first.y_pred)
     return Evaluator(metrics, classes=names if is_named else None).run(
-        _joined(first, found), directory, split, progress=progress
+        _joined(first, found), directory, split, progress=progress, total=None if most is None else counted.total
     )
+
+
+class _Counted:
+    """Batches, of which the rows are counted.
+
+    Args:
+      batches: The batches.
+    """
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches, self._rows = iter(batches), 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            self._rows += arrays.rows(nest.flatten(batch)[0], "a batch")
+            yield batch
+
+    def total(self) -> int | None:
+        """Reads the rest; returns how many rows there are in all, None if counting them takes too long."""
+        end = time.monotonic() + _COUNTING_SECONDS
+        return None if any(time.monotonic() > end for _ in self) else self._rows
 
 
 def _text_metrics() -> list[SampleMetric]:
@@ -98,8 +125,6 @@ def _predicted(
     task: Task, model: keras.Model, batches: Iterable[Batch], most: int | None, ids: Sequence[str] | None
 ) -> Iterator[SampleBatch]:
     """Yields labels and outputs, with the names of the samples if the data has any."""
-    if ids is None and isinstance(batches, Stream):
-        ids = batches.sample_ids()
     count = 0
     for batch in batches:
         features, labels, _ = task.unpack(batch)

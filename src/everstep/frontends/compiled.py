@@ -52,7 +52,7 @@ from everstep.notebook import people_stream
 from everstep.run import Labels, Run, allowed_in_python, as_python_interrupts, shorten_uncaught_errors
 from everstep.task import CompiledTask, Settings, TaskConfig, describe, remember_description, settings
 from everstep.task.optim import parts_of
-from everstep.tracking import plain
+from everstep.tracking import plain, value_text
 from everstep.types import Batch, Logs
 
 backend.import_engine()  # now, and not in the first call
@@ -326,7 +326,7 @@ class EpochLines(Listener):
         """Prints the line."""
         now = time.perf_counter()
         parts = [f"Epoch {epoch + 1}/{self._epochs}", f"{now - self._since:.1f}s"]
-        parts += [f"{name}: {value:.5g}" for name, value in plain(logs).items()]
+        parts += [f"{name}: {value_text(value, 5)}" for name, value in plain(logs).items()]
         self._since = now
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: no reason to stop
             print(" - ".join(parts), file=people_stream(), flush=True)

@@ -8,6 +8,7 @@ import abc
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from everstep.errors import UsageError
 from everstep.loop.config import TrainerConfig, in_few_digits
@@ -116,11 +117,13 @@ class Schedule(abc.ABC):
 class StepSchedule(Schedule):
     """Windows of `steps_per_loop` steps; evaluations at multiples of an interval, and at the end.
 
+    Where the steps were converted from whole epochs, the run is told in epochs, as one of `EpochSchedule` is.
+
     Args:
       steps_per_loop: The length of a window, or a function of the step at which it begins.
       eval_interval: Windows also end at multiples of it, where evaluations are, and restart there. None: no cuts.
-      epochs: The number of epochs that the steps were converted from, for errors; None if they were set as steps.
-      batches: Batches of an epoch, for errors.
+      epochs: The number of epochs that the steps were converted from; None if they were set as steps.
+      batches: Batches of an epoch.
     """
 
     def __init__(
@@ -158,6 +161,62 @@ class StepSchedule(Schedule):
     def evaluation_due(self, step: int, ending: bool) -> bool:
         """Whether `step` is a multiple of the interval, or the end."""
         return ending or bool(self._interval and step % self._interval == 0)
+
+    @property
+    def total_epochs(self) -> int | None:
+        """How many epochs there are in all; None where the length was set in steps, or in a part of an epoch."""
+        return int(self._epochs) if self._batches and self._epochs and self._epochs == int(self._epochs) else None
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Steps of every epoch; None where the run does not count epochs."""
+        return self._batches if self.total_epochs else None
+
+    def epoch_number(self, step: int) -> int | None:
+        """Returns the epoch that ends after `step` steps; None within an epoch, or if epochs do not count."""
+        return step // self.epoch_steps if self.epoch_steps and step % self.epoch_steps == 0 else None
+
+    def epochs_done(self, step: int) -> float | None:
+        """Returns the epochs done after `step` steps; None if epochs do not count."""
+        return step / self.epoch_steps if self.epoch_steps else None
+
+    def trained(self, step: int) -> str:
+        """Returns how many epochs a resumed run has done, or the one it is in; empty where they are not counted."""
+        if self.epoch_steps is None:
+            return ""
+        done, begun = divmod(step, self.epoch_steps)
+        return f"in epoch {done + 1}" if begun else epochs_done_text(done)
+
+    def position(self, step: int) -> str:
+        """Returns the epochs done, such as `epoch: 1.5/3`; empty where they are not counted."""
+        if self.epoch_steps is None:
+            return ""
+        lengths = (self._constant or 1, self._interval or self.epoch_steps)
+        decimals = 3 if any(length % self.epoch_steps for length in lengths) else 0  # a column of one width
+        text = f"{round(step / self.epoch_steps, 2):g}"
+        return f"epoch: {text:>{len(str(self.total_epochs)) + decimals}}/{self.total_epochs}"
+
+    def reached(self, step: int, end: int) -> str:
+        """Returns how far a run is that has nothing left to train."""
+        done = self.epochs_done(step)
+        return super().reached(step, end) if done is None else f"has done {in_few_digits(round(done, 2))} epochs"
+
+    def plan(self, step: int, end: int, config: TrainerConfig, evaluations: str) -> str:
+        """Returns what is going to happen between two steps, in epochs where the run counts them."""
+        if not self.epoch_steps or not self.total_epochs:
+            return super().plan(step, end, config, evaluations)
+        when = {"at intervals": f", evaluate {self._every(config.validation_interval)}"}
+        when["at the end"] = ", evaluate at the end"
+        saves = self._every(config.checkpoint_interval) if config.checkpoint_interval else "at the end of training"
+        return (
+            f"{epochs_to_train(step // self.epoch_steps + 1, self.total_epochs)} of {self.epoch_steps} steps, "
+            f"log {self._every(config.steps_per_loop)}{when.get(evaluations, '')}, save {saves}"
+        )
+
+    def _every(self, steps: Any) -> str:
+        """Returns an interval in epochs where it is a multiple of one, else in steps."""
+        epochs, rest = divmod(int(steps), self.epoch_steps or 1)
+        return f"every {steps} steps" if rest else often(epochs)
 
     def require_reachable(self, step: int, steps: int | None) -> None:
         """Refuses fewer steps than a restored run has trained."""
@@ -291,7 +350,7 @@ class EpochSchedule(Schedule):
     def trained(self, step: int) -> str:
         """Returns how many epochs a resumed run has done, or the one it is in."""
         done, begun = self.epoch_of(step), step > self.current_epoch_start(step)
-        return f"in epoch {done + 1}" if begun else f"{done} epoch{'' if done == 1 else 's'} done"
+        return f"in epoch {done + 1}" if begun else epochs_done_text(done)
 
     def position(self, step: int) -> str:
         """Returns the epoch that a line of the console says."""
@@ -306,16 +365,11 @@ class EpochSchedule(Schedule):
         if self.full_epoch_steps is None:
             return super().plan(step, end, config, evaluations)
         every = max(1, (config.validation_interval or 0) // self.full_epoch_steps)  # type: ignore[operator]
-        often = "every epoch" if every == 1 else f"every {every} epochs"
         return (
-            f"{self._to_train(step)} of {self.full_epoch_steps} steps"
-            f"{f', evaluate {often}' if evaluations == 'at intervals' else ''}"
+            f"{epochs_to_train(self.epoch_of(step) + 1, self.epochs)} of {self.full_epoch_steps} steps"
+            f"{f', evaluate {often(every)}' if evaluations == 'at intervals' else ''}"
             f"{', save every epoch' if config.checkpoint_interval else ''}"
         )
-
-    def _to_train(self, step: int) -> str:
-        first = self.epoch_of(step) + 1
-        return f"epoch {first}" if first == self.epochs else f"epochs {first} to {self.epochs}"
 
     def epoch_of(self, step: int) -> int:
         """Returns the epoch that a step belongs to."""
@@ -353,6 +407,21 @@ class EpochSchedule(Schedule):
 
     def _epochs_per_pass(self) -> int:
         return -(-self.batches // (self.full_epoch_steps or 1)) if self.batches else 0
+
+
+def epochs_done_text(done: int) -> str:
+    """Returns `1 epoch done`."""
+    return f"{done} epoch{'' if done == 1 else 's'} done"
+
+
+def epochs_to_train(first: int, last: int) -> str:
+    """Returns `epochs 1 to 3`, or `epoch 3` of a single one."""
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
+def often(epochs: int) -> str:
+    """Returns `every epoch`, or `every 2 epochs`."""
+    return "every epoch" if epochs == 1 else f"every {epochs} epochs"
 
 
 def warn_of_data_end(key: str) -> None:

@@ -75,7 +75,7 @@ def comparison_html(comparison: Any) -> str:
     rows: list[list[str]] = [["", *(member.name for member in members)]]
     bold = set()
     for section in ("metrics", "evaluations", "configuration", "course"):
-        for row in comparison.sections.get(section, []):
+        for row in comparison.shown_sections.get(section, []):
             bold |= {(len(rows), place + 1) for place in row.best}
             rows.append([row.key, *(_cell(value) for value in row.values)])
     curves = [read_curves(member.directory / "history.csv", member.record) for member in members]

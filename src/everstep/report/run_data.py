@@ -12,7 +12,7 @@ import numpy as np
 from everstep import redaction, storage
 from everstep.errors import UsageError
 from everstep.report.numbers import finite, listed, shown
-from everstep.report.split_data import Split, read_splits
+from everstep.report.split_data import Split, read_splits, split_name
 from everstep.run import (
     EXPORTED_STEP,
     RECORD,
@@ -32,7 +32,7 @@ from everstep.run import (
     stopped_early,
     tag_words,
 )
-from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history
+from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history, value_text
 
 
 def read_config(directory: Path) -> str:
@@ -300,8 +300,8 @@ def short(value: Any) -> str:
         return ""
     for power, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= power:
-            return f"{number / power:.3g} {prefix}"
-    return f"{number:.3g}"
+            return f"{value_text(number / power, 3)} {prefix}"
+    return value_text(number, 3)
 
 
 def _duration(seconds: float) -> str:
@@ -349,13 +349,13 @@ def headline(
 
 
 def _of_page(page: Mapping[str, Any]) -> list[Figure]:
-    known = {metric["name"]: metric["better"] for metric in page["metrics"]}
+    known, split = {metric["name"]: metric["better"] for metric in page["metrics"]}, split_name(page)
     overall = [
-        Figure(name, page["split"], finite(value), known.get(name) or direction(name), "the model's own metric")
+        Figure(name, split, finite(value), known.get(name) or direction(name), "the model's own metric")
         for name, value in page["overall"].items()
     ]
     means = [
-        Figure(m["name"], page["split"], m["mean"], m["better"], f"mean over {m['count']:,} samples")
+        Figure(m["name"], split, m["mean"], m["better"], f"mean over {m['count']:,} samples")
         for m in page["metrics"]
         if m["name"] not in page["overall"]
     ]

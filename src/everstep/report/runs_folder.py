@@ -64,7 +64,7 @@ class RunsFolder:
           UsageError: There is no such run, or there are fewer than two.
         """
         found = side_by_side([self.directory(name) for name in names])
-        sections = {title: [row.as_dict() for row in rows] for title, rows in found.sections.items()}
+        sections = {title: [row.as_dict() for row in rows] for title, rows in found.shown_sections.items()}
         return {"runs": list(names), "sections": _for_json(sections)}
 
     def report(self, names: Sequence[str]) -> str:

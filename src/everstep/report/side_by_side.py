@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from everstep.report.notebook_views import comparison_html
 from everstep.report.numbers import finite
 from everstep.report.run_data import headline, names_of, read_points, read_record
 from everstep.report.split_data import read_pages
-from everstep.run import FinalWeights, goodput, read_final_weights
+from everstep.run import FinalWeights, changed_files, command_line, goodput, listed_files, read_final_weights
 from everstep.tracking import SIDE_FIGURES, direction
+
+_MOST_OF_ONE = 16  # characters of a value that stands in a line with others
 
 Points = dict[tuple[str, str], list[tuple[int, float]]]
 """The points of each curve, by the metric and its kind."""
@@ -103,6 +106,13 @@ class SideBySide:
         runs = [{"name": one.name, "directory": str(one.directory), "id": one.record["id"]} for one in self.members]
         return {"runs": runs} | {name: [row.as_dict() for row in rows] for name, rows in self.sections.items()}
 
+    @property
+    def shown_sections(self) -> dict[str, list[ComparedRow]]:
+        """The sections for people: what was changed first; code, environment and data in one line each."""
+        folded = {"surroundings": _folded(self.sections["surroundings"], self.members)}
+        course = {"course": [row for row in self.sections["course"] if len(set(row.values)) > 1]}
+        return self.sections | folded | course
+
     def __repr__(self) -> str:
         return f"<comparison of {', '.join(member.name for member in self.members)}>"
 
@@ -125,10 +135,10 @@ def side_by_side(directories: Sequence[Path]) -> SideBySide:
     sections = {
         "state": _state(members),
         "configuration": _configuration(members),
-        "surroundings": _surroundings(members),
         "metrics": _metric_rows(members),
         "evaluations": _evaluations(members),
         "course": _course(members),
+        "surroundings": _surroundings(members),
     }
     return SideBySide(members, {name: rows for name, rows in sections.items() if rows or name != "evaluations"})
 
@@ -149,7 +159,11 @@ def _state(members: Sequence[Member]) -> list[ComparedRow]:
 
 
 def _configuration(members: Sequence[Member]) -> list[ComparedRow]:
-    return [ComparedRow(found["key"], found["values"]) for found in differences([one.config for one in members])]
+    lines = [command_line(member.record) or None for member in members]
+    typed = [ComparedRow("command", lines)] if len(set(lines)) > 1 else []
+    return typed + [
+        ComparedRow(found["key"], found["values"]) for found in differences([one.config for one in members])
+    ]
 
 
 def _surroundings(members: Sequence[Member]) -> list[ComparedRow]:
@@ -158,6 +172,40 @@ def _surroundings(members: Sequence[Member]) -> list[ComparedRow]:
     keys = list(dict.fromkeys(key for facts in flat for key in facts))
     rows = [ComparedRow(key, [facts.get(key) for facts in flat]) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
+
+
+def _folded(rows: Sequence[ComparedRow], members: Sequence[Member]) -> list[ComparedRow]:
+    """Returns one row for each part of the surroundings; code counts only if files that were imported differ."""
+    parts: dict[str, list[ComparedRow]] = {}
+    for row in rows:
+        parts.setdefault(row.key.partition(".")[0], []).append(row)
+    if "code" in parts:
+        codes = [member.record["code"] for member in members]
+        changed = [changed_files(codes[0], code) for code in codes[1:]]
+        if None not in changed and not any(changed):
+            del parts["code"]
+        else:
+            names = sorted({name for names in changed for name in names or ()})
+            of = f" ({listed_files(names)})" if names else ""
+            parts["code"] = [ComparedRow(f"code{of}", [run_data.code_name(code) or None for code in codes])]
+    return [each[0] if len(each) == 1 else _in_one(name, each) for name, each in parts.items()]
+
+
+def _in_one(name: str, rows: Sequence[ComparedRow]) -> ComparedRow:
+    """Returns one row of several that tell one thing: `jax 0.7.1, numpy 2.3.4`, or digests in short."""
+    labels = [re.sub(r"^\w+\.((packages|settings)\.)?|\.(sha256|sampled)$", "", row.key) for row in rows]
+    cells = []
+    for place in range(len(rows[0].values)):
+        known = [(label, row.values[place]) for label, row in zip(labels, rows, strict=True)]
+        cells.append(", ".join(f"{label} {_short(value)}" for label, value in known if value is not None) or None)
+    return ComparedRow(name, cells)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    if re.fullmatch(r"[0-9a-f]{40,}", text):
+        return text[:8]
+    return text if len(text) <= _MOST_OF_ONE else f"{text[: _MOST_OF_ONE - 1]}…"
 
 
 def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -284,8 +284,8 @@ class Split:
 
     @property
     def name(self) -> str:
-        """The name of the split."""
-        return str(self.page["split"])
+        """The name of the split; of a part of it with how many samples: `test, 5 of 255 samples`."""
+        return split_name(self.page)
 
     @property
     def metrics(self) -> list[str]:
@@ -294,11 +294,15 @@ class Split:
 
     def as_data(self) -> dict[str, Any]:
         """Returns the split as the page reads it."""
-        same = ("split", "kind", "rows", "classes", "metrics", "samples")
-        return {name: self.page[name] for name in same} | {
-            "confusion": sparse(self.page["confusion"]),
-            **self._over_all_rows(),
-        }
+        same = ("kind", "rows", "classes", "metrics", "samples")
+        return (
+            {"split": self.name}
+            | {name: self.page[name] for name in same}
+            | {
+                "confusion": sparse(self.page["confusion"]),
+                **self._over_all_rows(),
+            }
+        )
 
     def _over_all_rows(self) -> dict[str, Any]:
         if self.table is None:
@@ -325,7 +329,23 @@ def read_splits(directory: Path) -> list[Split]:
       UsageError: A file is damaged, or has the format of another version.
     """
     splits = [_read_split(path, page) for path, page in read_pages(directory)]
-    return sorted(splits, key=lambda split: _FIRST.index(split.name) if split.name in _FIRST else len(_FIRST))
+
+    def place(split: Split) -> int:
+        name = split.page["split"]
+        return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+    return sorted(splits, key=place)
+
+
+def split_name(page: Mapping[str, Any]) -> str:
+    """Returns what an evaluation is called: its split, and of a part of that how many samples it has.
+
+    Evaluations of other samples have other names, so that they are not compared.
+    """
+    if "part_of" not in page:
+        return str(page["split"])
+    rows, of = page["rows"], page["part_of"]
+    return f"{page['split']}, " + (f"{rows:,} of {of:,} samples" if of else f"the first {rows:,} samples")
 
 
 def read_pages(directory: Path) -> list[tuple[Path, dict[str, Any]]]:

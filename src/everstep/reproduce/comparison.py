@@ -14,7 +14,8 @@ from everstep import redaction
 from everstep.config import ABSENT, in_line, walk
 from everstep.errors import UsageError
 from everstep.reproduce.evidence import Evidence, Numbers
-from everstep.run import FILES, FIRST_BATCH, Record
+from everstep.run import FILES, FIRST_BATCH, Record, listed_files
+from everstep.run import changed_files as changed_imports
 
 SEED, CONFIG, DATA, CODE, PACKAGE, HARDWARE = "seed", "config", "data", "code", "package", "hardware"
 RANDOMNESS, UNRECORDED = "randomness", "unrecorded"
@@ -239,7 +240,12 @@ def _changed(old: Any, new: Any) -> str:
 
 
 def _code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Cause]:
-    if before.get("commit") != now.get("commit") or before.get("sources") != now.get("sources"):
+    names = changed_imports(before, now)
+    if names is not None:
+        commits = [_version(side) for side in (before, now)]
+        versions = f" ({commits[0]} then, {commits[1]} now)" if before.get("commit") != now.get("commit") else ""
+        yield from [Cause(CODE, f"other content in {listed_files(names)}{versions}")] if names else []
+    elif before.get("commit") != now.get("commit") or before.get("sources") != now.get("sources"):
         yield Cause(CODE, f"was {_version(before)}, now it is {_version(now)}")
     elif before.get("commit") and not _same_changes(before, now):
         sides = [name for name, side in (("then", before), ("now", now)) if side.get("dirty")]
@@ -332,7 +338,7 @@ class Verdict:
       cause: What explains it, or other data or another seed without an effect; None if the runs are identical.
       others: Other differences of the two runs; for identical ones, all of them.
       run: The original run.
-      again: The run that it was compared with.
+      again: The run that it was compared with; empty if that was a repetition that is not kept.
       notes: Further findings.
     """
 
@@ -379,7 +385,7 @@ class Verdict:
             "numbers_compared": self.outcome.numbers,
             "weights_compared_at": self.outcome.weights,
             "run": self.run,
-            "again": self.again,
+            "again": self.again or None,
         }
 
 

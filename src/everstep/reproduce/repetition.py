@@ -263,7 +263,9 @@ def _link(source: Path, target: Path, left_out: set[Path], folders: set[Path]) -
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def run_repetition(repetition: Repetition, show: bool, until: int | None = None, python_path: str = "") -> None:
+def run_repetition(
+    repetition: Repetition, show: bool, until: int | None = None, python_path: str = "", removed: Path | None = None
+) -> None:
     """Runs the command in a process of its own.
 
     Args:
@@ -271,6 +273,7 @@ def run_repetition(repetition: Repetition, show: bool, until: int | None = None,
       show: Whether to print its output.
       until: The step after which to stop it; None to let it finish.
       python_path: The first folders in which Python looks for modules.
+      removed: A folder that will not exist afterwards: lines with a path in it are not printed.
 
     Raises:
       NotRepeatable: The command failed: code or data is missing, or it has an error.
@@ -279,7 +282,8 @@ def run_repetition(repetition: Repetition, show: bool, until: int | None = None,
     with _started(repetition, python_path) as process, _stopped_after(process, repetition.result, until) as stopped:
         for line in process.stderr or ():
             kept.append(line.rstrip("\n"))
-            if show and not line.startswith(_ERROR):  # the error is reported at the end
+            is_of_removed = removed is not None and str(removed) in line
+            if show and not is_of_removed and not line.startswith(_ERROR):  # the error is reported at the end
                 print(line, end="", file=sys.stderr)
     if process.returncode and not stopped.is_set():
         raise _failure(process.returncode, [line for line in kept if line.strip()])

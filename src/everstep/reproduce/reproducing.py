@@ -5,6 +5,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from everstep import storage
 from everstep.errors import UsageError
@@ -33,10 +34,11 @@ from everstep.reproduce.repetition import (
     restore_code,
     run_repetition,
 )
-from everstep.run import code_version, environment, export_record, loop_directory
+from everstep.run import code_version, environment, export_record, loop_directory, print_line, with_files_of
 
 _MOST_STEPS = 12
 _UNCERTAIN = (CODE, PACKAGE, HARDWARE, RANDOMNESS)
+_REMOVED = "the repetition was in a temporary directory, which is removed: --model-dir DIR keeps it"
 _UNTRIED = "the code of the record cannot be tried"
 
 
@@ -74,7 +76,12 @@ def reproduce(
             raise UsageError(
                 f"cannot be repeated: {missing}; {_still_known(original, code)}", key=str(run)
             ) from missing
-        return found if upto in (None, steps) else found.explained(f"--steps {steps}: {_checkable(original)}")
+        found = found if upto in (None, steps) else found.explained(f"--steps {steps}: {_checkable(original)}")
+    if model_dir is None:
+        found = dataclasses.replace(found, again="")
+    if show:
+        print_line(f"the repetition is kept in {found.again}" if found.again else _REMOVED)
+    return found
 
 
 def compare_runs(run: storage.PathLike, other: storage.PathLike, steps: int | None = None) -> Verdict:
@@ -156,7 +163,7 @@ def _place(model_dir: storage.PathLike | None) -> Iterator[tuple[Path, Path]]:
 def _still_known(original: Evidence, code: Path) -> str:
     """Returns, on one line, what can be checked of a run that cannot be repeated."""
     here = {**environment(), "settings": original.record["environment"].get("settings")}  # a repetition would use them
-    now = {**original.record, "environment": here, "code": code_version(code)}
+    now = {**original.record, "environment": here, "code": _code_now(original, code)}
     with contextlib.suppress(UsageError):
         config = stored_config(original.directory / "config.yaml")
         found = [*missing_files(original, code), *causes(original.record, now, original.config, config)]
@@ -217,7 +224,7 @@ class Trials:
         if data := changed_files(self.original, self.code):
             outcome = ComparisonOutcome(_here(failure), None, 0, None)
             return Verdict(outcome, data[0], tuple(data[1:]), str(self.original.directory), str(self.into))
-        now = {**self.original.record, "code": code_version(self.code), "environment": environment()}
+        now = {**self.original.record, "code": _code_now(self.original, self.code), "environment": environment()}
         changed = [cause for cause in causes(self.original.record, now, {}, {}) if cause.kind == CODE]
         if not changed or missing_files(self.original, self.code):  # a commit may have the data, too
             raise failure
@@ -274,15 +281,20 @@ class Trials:
             path = python_path(self.code, files)
         repetition = create_repetition(self.run, self.original, place, code)
         try:
-            run_repetition(repetition, self.show, until, path)
+            run_repetition(repetition, self.show, until, path, self.spare)
         except NotRepeatable as error:  # the user does not know the temporary folder
             raise NotRepeatable(str(error).replace(str(repetition.folder), str(self.code))) from error
-        version = self.original.record["code"] if recorded else code_version(self.code)
+        version = self.original.record["code"] if recorded else _code_now(self.original, self.code)
         try:
             found = examine(repetition.result)
         except UsageError as error:
             raise NotRepeatable(f"the repetition left no run: {error}") from error
         return dataclasses.replace(found, record={**found.record, "code": version})
+
+
+def _code_now(original: Evidence, folder: Path) -> dict[str, Any]:
+    """Returns the version of the code in a folder, with the files that the original run has imported."""
+    return with_files_of(original.record["code"], code_version(folder), folder)
 
 
 def _here(failure: NotRepeatable) -> str:

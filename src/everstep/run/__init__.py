@@ -31,6 +31,7 @@ trackers.py              which trackers a run has, in which order, what it is ca
                          and histograms are logged when
 environments.py          git commit and uncommitted changes (`code.diff`, at most 5 MiB), all packages and the numerical
                          ones that a resume compares, machine, GPU, environment variables; fingerprints of data files
+code_files.py            the user's files that a run has imported; which of them have changed: other files are no change
 cost.py                  parameters, FLOPs, MFU (peak of each GPU), samples and steps per second without the warmup
 kept_work.py             goodput: the share of computed steps that was kept, seconds that restarts cost
 profiling.py             `trainer.profile`: which steps are traced (`auto`: 20)
@@ -81,6 +82,14 @@ if TYPE_CHECKING:
     )
     from everstep.run.checkpoints import opened_checkpoints
     from everstep.run.closing import best_step, best_value, closing_rows, exported_files
+    from everstep.run.code_files import (
+        CODE_FILES,
+        changed_files,
+        imported_change,
+        listed_files,
+        with_files_of,
+        with_imported_files,
+    )
     from everstep.run.configuration import (
         changes_since_newest,
         config_text,
@@ -90,7 +99,6 @@ if TYPE_CHECKING:
     from everstep.run.environments import (
         CODE_DIFF,
         REQUIREMENTS,
-        code_change,
         code_version,
         environment,
         folder_fingerprint,
@@ -165,6 +173,7 @@ if TYPE_CHECKING:
         PROGRAM,
         TRAINED_BY,
         Redirection,
+        command_line,
         directory_of,
         is_repetition,
         program_run,

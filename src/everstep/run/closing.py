@@ -6,6 +6,7 @@ from pathlib import Path
 
 from everstep import storage
 from everstep.checkpoint.remote import is_url, join
+from everstep.run.record import read
 from everstep.tracking import direction, read_history, value_text
 
 Point = tuple[str, float]
@@ -62,7 +63,13 @@ def best_step(directory: Path, metric: str = "", better: str | None = None) -> s
     columns, rows = read_history(directory / "history.csv")
     names = [f"validation_{metric}", metric] if metric else ["validation_loss"]
     name = next((name for name in names if name in columns), "")
-    return best_value(name, [(f"step {step}", float(row[name])) for step, row in rows if name in row], better)
+    length = read(directory).get("steps_per_epoch") if (directory / "run.json").is_file() else None
+    points = [(_place(step, length), float(row[name])) for step, row in rows if name in row]
+    return best_value(name, points, better)
+
+
+def _place(step: int, epoch_steps: int | None) -> str:
+    return f"epoch {step // epoch_steps}" if epoch_steps and step % epoch_steps == 0 else f"step {step}"
 
 
 def _below(run: str, path: str) -> str:

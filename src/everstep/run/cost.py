@@ -19,7 +19,7 @@ import keras
 from everstep.data import nest
 from everstep.engine import device_kind, flops
 from everstep.loop import LazyLogs, ProgressiveTrainer, Trainer
-from everstep.tracking import LogKind, Tracker
+from everstep.tracking import LogKind, Tracker, rate_text, value_text
 from everstep.types import Batch, Logs
 
 logger = logging.getLogger(__name__)
@@ -105,8 +105,8 @@ class Cost:
             f"{_short(self.parameters).strip()} parameters",
             f"{_short(self.flops_per_train_step)}FLOPs {step}" if self.flops_per_train_step else "",
             f"{_short(self.flops_per_inference_sample)}FLOPs to infer one" if self.flops_per_inference_sample else "",
-            f"{self.steps_per_second:.3g} steps/s" if self.steps_per_second else "",
-            f"{_short(self.samples_per_second)}samples/s" if self.samples_per_second else "",
+            rate_text(self.steps_per_second, "steps/s") if self.steps_per_second else "",
+            rate_text(self.samples_per_second, "samples/s") if self.samples_per_second else "",
             f"{self.utilisation:.1%} of the peak of {self.devices} × {self.device}" if self.utilisation else "",
         ]
         return ", ".join(part for part in parts if part)
@@ -241,8 +241,8 @@ def _short(number: float) -> str:
     """Returns a number with three digits and a unit prefix, as `1.32 M`; without a prefix it ends with a space."""
     for power, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= power:
-            return f"{number / power:.3g} {prefix}"
-    return f"{number:.3g} "
+            return f"{value_text(number / power, 3)} {prefix}"
+    return f"{value_text(number, 3)} "
 
 
 class _Mark(NamedTuple):

@@ -129,6 +129,20 @@ def is_repetition() -> bool:
     return found is not None and found.repeats
 
 
+def command_line(record: Mapping[str, Any]) -> str:
+    """Returns the command line of the script that has started a run, as it was typed; empty if none is recorded.
+
+    Example:
+        command_line(read("runs/mine"))      # python train.py --lr 0.1
+    """
+    program = record.get(PROGRAM) or {}
+    if not program.get("script"):
+        return ""
+    started = ["-m", program["module"]] if program.get("module") else [program["script"]]
+    words = ["python", *started, *program["arguments"]]
+    return " ".join(word if redaction.is_redacted(word) else shlex.quote(word) for word in words)
+
+
 def _running_program() -> dict[str, Any]:
     """Returns how this process was started; without a script in a notebook, with the reason."""
     main = sys.modules.get("__main__")

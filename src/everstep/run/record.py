@@ -17,10 +17,10 @@ from everstep import redaction, storage
 from everstep.checkpoint import newest_step, weights_digest
 from everstep.errors import UsageError
 from everstep.gang import current_gang
+from everstep.run.code_files import imported_change, with_files_of, with_imported_files
 from everstep.run.environments import (
     CODE_DIFF,
     REQUIREMENTS,
-    code_change,
     environment,
     read_code,
     requirements_text,
@@ -198,7 +198,10 @@ class Run:
 
     def changed_code(self) -> str:
         """Returns how the code differs from that of the last attempt, on one line; empty if it does not."""
-        return code_change(self.record["code"], self.code()) if self.record["attempts"] else ""
+        before = self.record["code"]
+        if not self.record["attempts"]:
+            return ""
+        return imported_change(before, with_files_of(before, self.code(), self.code_root))
 
     def begin(
         self,
@@ -256,7 +259,7 @@ class Run:
         self.record |= {**extra, "data": {**self.record["data"], **extra.get("data", {})}}
         if not self.is_kept:
             return
-        self.record["code"] = dict(code)
+        self.record["code"] = with_imported_files(code, self.code_root)
         self._drop_states(step + 1)
         files = {"run.json": self._text(), "config.yaml": config_text, REQUIREMENTS: requirements_text()}
         with self._disk_errors_as_usage():
@@ -349,6 +352,8 @@ class Run:
         """Ends the attempt, for `reason`; a failed write is only logged."""
         self.record["attempts"][-1] |= {"ended": self._time(), "reason": reason}
         self.record |= {"status": status, "digest": digest, "weights_digest": weights_digest}
+        if self.is_kept:  # what was imported later
+            self.record["code"] = with_imported_files(self.record["code"], self.code_root)
         self._try_to_write()
 
     def discard(self) -> bool:

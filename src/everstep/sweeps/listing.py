@@ -11,6 +11,7 @@ from everstep import storage
 from everstep.errors import UsageError
 from everstep.run import register_run_groups
 from everstep.sweeps import FILE, TABLE
+from everstep.tracking import value_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ListedSweep:
         if table["best"] is not None:
             row = next(row for row in table["trials"] if row["number"] == table["best"])
             name = next(iter(table["metrics"]), "") or "loss"  # earlier versions wrote an empty name
-            best = f", best {name}={row['value']:.6g} (trial {row['number']})"
+            best = f", best {name}={value_text(row['value'], 6)} (trial {row['number']})"
         return f"sweep {self.directory}: {table['finished']} of {table['wanted']} trials of {table['target']}{best}"
 
 

@@ -15,6 +15,9 @@ from everstep.run import Redirection
 from everstep.sweeps.space import Space, Values
 from everstep.sweeps.target import SweepChoice, Target, TargetRequest, register_target
 
+_UNKNOWN_OPTION = ("unrecognized arguments:", "No such option", "Unknown command line flag")
+"""What argparse, click and absl say of an option that a script does not have."""
+
 
 @register_target
 class ScriptTarget(Target):
@@ -46,6 +49,10 @@ class ScriptTarget(Target):
     def variables(self, run_dir: Path) -> dict[str, str]:
         """Returns the variable by which the script's run is in the trial's directory."""
         return Redirection(str(run_dir.absolute())).variables()
+
+    def refuses_all(self, error: str) -> bool:
+        """Returns whether the script has no such option."""
+        return any(words in error for words in _UNKNOWN_OPTION)
 
     def without_result(self, run_dir: Path) -> str:
         """Returns why a script that ended well has no result: it has kept no run."""

@@ -37,10 +37,10 @@ _SECONDS_TO_LOCK_A_DATABASE = 120.0
 _MAX_REJECTED = 1000
 
 # Attributes of a trial in the storage.
-WORKER, REJECTED, REASON, CONTINUES = "worker", "rejected", "reason", "continues"
+WORKER, REJECTED, REASON, CONTINUES, REPEATS = "worker", "rejected", "reason", "continues", "repeats"
 """`WORKER` has the worker's host, the id of the directory that has its lock, and the time of its last heartbeat: one
 attribute, because a storage with many trials takes as long to read as it has rows. `CONTINUES` is the trial that it
-trains longer, in that trial's directory."""
+trains longer, in that trial's directory. `REPEATS` is the failed trial whose values it tries again."""
 _IDENTITY, _FORMAT, _METRIC = "everstep.sweep", "everstep.format", "everstep.metric"
 
 
@@ -262,7 +262,13 @@ class SweepStudy:
     # ---- what there is -----------------------------------------------------------------------------------------------
 
     def trials(self) -> list[Any]:
-        """Returns the trials of the sweep, without those whose values violated a constraint."""
+        """Returns the trials of the sweep, without those that violated a constraint or are repeated by a later one."""
+        found = self._all_trials()
+        repeated = {trial.user_attrs.get(REPEATS) for trial in found}
+        return [trial for trial in found if trial.number not in repeated]
+
+    def _all_trials(self) -> list[Any]:
+        """Returns the trials whose values violated no constraint."""
         with quiet_optuna():
             found = self._storage.get_all_trials(self._id, deepcopy=False)
         return [trial for trial in found if REJECTED not in trial.user_attrs]
@@ -366,8 +372,9 @@ class SweepStudy:
         self._storage.set_trial_user_attr(identity, WORKER, worker)
 
     def _place(self, number: int) -> int:
-        """Returns how many trials there are before one, apart from those that train others longer."""
-        return sum(trial.number < number and CONTINUES not in trial.user_attrs for trial in self.trials())
+        """Returns how many trials there are before one, apart from those that train others longer or repeat them."""
+        before = [trial for trial in self._all_trials() if trial.number < number]
+        return sum(trial.user_attrs.keys().isdisjoint((CONTINUES, REPEATS)) for trial in before)
 
     def _opened(self, identity: int, lock: int) -> Claim:
         frozen = self._storage.get_trial(identity)
@@ -379,7 +386,7 @@ class SweepStudy:
 
     def _point(self, frozen: Any) -> Values | None:
         """Returns the point of the grid that a trial tries; it may have one already."""
-        if self._grid is None or CONTINUES in frozen.user_attrs:
+        if self._grid is None or not frozen.user_attrs.keys().isdisjoint((CONTINUES, REPEATS)):
             return None
         place = self._place(frozen.number)
         return self._grid[place] if place < len(self._grid) else None
@@ -479,6 +486,29 @@ class SweepStudy:
                 attributes = {CONTINUES: trial.user_attrs.get(CONTINUES, trial.number)}
                 self.optuna.enqueue_trial(trial.params, user_attrs=attributes)
         return [trial.number for trial in ranked]
+
+    def repeat_failed(self) -> list[int]:
+        """Queues the values of failed trials once more, in directories of their own; returns the numbers of those.
+
+        While a worker is at a trial nothing is queued: this process joins a sweep that is under way.
+        """
+        with self._mutex():
+            trials = self.trials()
+            if any(trial.state.name == "RUNNING" and self._is_alive(trial) for trial in trials):
+                return []
+            failed = [t for t in trials if t.state.name == "FAIL" and CONTINUES not in t.user_attrs]
+            for trial in failed:
+                self.optuna.enqueue_trial(trial.params, user_attrs={REPEATS: trial.number})
+            return [trial.number for trial in failed]
+
+    def _is_alive(self, frozen: Any) -> bool:
+        """Returns whether somebody works on a trial that is called running."""
+        if not self._is_here(frozen):
+            return not self._is_stale(frozen)
+        lock = liveness.try_lock(self._lock_file(frozen.number))
+        if lock is not None:
+            os.close(lock)
+        return lock is None
 
     def ranked(self) -> list[Any]:
         """Returns the trials that have a value, the best first; of several metrics, by the first."""

@@ -23,11 +23,12 @@ from everstep.sweeps.space import Space, Values, create_space, is_swept
 from everstep.sweeps.study import CONTINUES, REASON, SweepStudy, create_sampler, value_of
 from everstep.sweeps.target import Check, ExperimentTarget, FunctionTarget, Target, check_space, experiment_check
 from everstep.sweeps.worker import PROBLEM, Worker
-from everstep.tracking import clock_time
+from everstep.tracking import clock_time, value_text
 
 TRIALS = 20
 """How many trials a sweep has, unless it is a grid."""
 
+_AGAIN = "run again, the sweep tries failed trials again"
 _MAX_FAILURES = 5
 _PAGE_SECONDS = 3.0
 
@@ -115,7 +116,7 @@ class Study:
             last = failed[-1]
             raise TrainingError(
                 f"{len(failed)} of {len(trials)} trials failed; trial {last.number}: {last.reason}",
-                remedy=f"{self.directory / 'logs' / str(last.number)}.log has what it wrote",
+                remedy=f"{self.directory / 'logs' / str(last.number)}.log has what it wrote; {_AGAIN}",
             )
 
     def __repr__(self) -> str:
@@ -216,6 +217,7 @@ def sweep(
     definition = with_usual_values(definition, sampler, trials, sweep_dir)
     study = open_sweep(definition, sweep_dir, check, resume_best > 0)
     longer = continue_best(study, resume_best, fixed, verbose)
+    repeat_failed(study, resume_best, verbose)
     run_local(study, workers, longer, verbose, function)
     return Study(study)
 
@@ -343,6 +345,14 @@ def continue_best(study: SweepStudy, count: int, longer: Sequence[str], verbose:
     return list(longer)
 
 
+def repeat_failed(study: SweepStudy, resume_best: int = 0, verbose: bool = True) -> None:
+    """Queues the trials that have failed to be tried again, unless only the best ones are to be trained longer."""
+    numbers = study.repeat_failed() if not resume_best else []
+    if numbers and verbose:
+        failed = f"trial {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} trials"
+        _say(f"trying again: {failed} that failed before")
+
+
 def run_local(
     study: SweepStudy,
     workers: int = 1,
@@ -393,9 +403,8 @@ def _run_workers(study: SweepStudy, count: int, longer: Sequence[str], progress:
                 workers.stop()
     progress.show()
     if (study.directory / PROBLEM).is_file():
-        found = storage.read_json(study.directory / PROBLEM)
         page.write(study)
-        raise UsageError(found["reason"], key=found["key"], received=found["received"], remedy=found["remedy"])
+        raise UsageError(**storage.read_json(study.directory / PROBLEM))
     if received:
         page.write(study)
         raise SweepInterrupted(signal.Signals(received[-1]).name, 128 + received[-1])
@@ -468,11 +477,12 @@ class _SweepProgress:
         definition = self._study.definition
         value, ranked = value_of(trial), self._study.ranked()
         metric = self._study.metrics[0] or "loss"  # as earlier versions left it open
-        shown = f"{metric}={value:.6g}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
-        best = f", best {value_of(ranked[0]):.6g} (trial {ranked[0].number})" if ranked else ""
+        shown = f"{metric}={value_text(value, 6)}" if value is not None else str(trial.user_attrs.get(REASON, ""))[:160]
+        best = f", best {value_text(value_of(ranked[0]) or 0.0, 6)} (trial {ranked[0].number})" if ranked else ""
         names = short_names(one.key for one in definition.space.dimensions)
         stored = definition.space.stored(trial).items()
-        values = " ".join(f"{names[key]}={f'{held:.6g}' if isinstance(held, float) else held}" for key, held in stored)
+        texts = {key: value_text(held, 6) if isinstance(held, float) else str(held) for key, held in stored}
+        values = " ".join(f"{names[key]}={text}" for key, text in texts.items())
         state = {"COMPLETE": "", "PRUNED": "pruned, ", "FAIL": "failed: "}[trial.state.name]
         counted = f"{done} of {self._study.wanted}{self._time_left(done)}"
         return redaction.text(f"trial {trial.number}  {state}{shown}  {values}  [{counted}{best}]")
@@ -501,7 +511,7 @@ class _SweepProgress:
         if not self._useful and self._failed:
             raise TrainingError(
                 f"all {self._failed} trials failed; the last one: {self._last_failure}",
-                remedy=f"{self._study.directory / 'logs'} has what they wrote; more trials try again",
+                remedy=f"{self._study.directory / 'logs'} has what they wrote; {_AGAIN}",
             )
 
 

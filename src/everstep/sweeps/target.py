@@ -137,6 +137,10 @@ class Target(abc.ABC):
         """Returns why a trial that ended well has no numbers to compare, where this kind knows it; else empty."""
         return ""
 
+    def refuses_all(self, error: str) -> bool:
+        """Returns whether the error of one trial is that of every other one, whatever its values are."""
+        return False
+
     def is_complete(self, run_dir: Path) -> bool:
         """Returns whether a trial has nothing left to do: its process ended before its result was stored."""
         with contextlib.suppress(UsageError, KeyError, TypeError):

@@ -21,7 +21,7 @@ from typing import Any
 
 from everstep import liveness, redaction, report, storage
 from everstep.config import parse_override
-from everstep.errors import UsageError, nearest, plain_text
+from everstep.errors import NOTHING, UsageError, nearest, plain_text
 from everstep.launch import ExitStatus, record_exit_reason
 from everstep.run import (
     PruningListener,
@@ -45,7 +45,7 @@ from everstep.tracking import SWEEP, TRIAL, default_uri
 logger = logging.getLogger(__name__)
 
 PROBLEM = "problem.json"
-"""The file in a sweep's directory with what ends the whole sweep: a metric that no trial logs."""
+"""The file in a sweep's directory with what ends the whole sweep, a `SweepRefused`."""
 
 _DONE, _FAILED, _BAD_INPUT = 0, 1, 2
 _PLAIN_RUNS = ("experiment", "script")  # whose trials are run directories of the loop, and nothing else
@@ -60,8 +60,8 @@ class WorkerStopped(Exception):
     """A stop was requested; the trial's state is saved, and the trial waits for a worker."""
 
 
-class MetricMissing(UsageError):
-    """A metric that the trials do not log."""
+class SweepRefused(UsageError):
+    """What would end every trial: a metric that they do not log, an option that the script does not have."""
 
 
 class Worker:
@@ -159,7 +159,10 @@ class Worker:
                 self._stop.wait(_PAUSE_SECONDS)
                 continue
             if status.exit_code in (_FAILED, _BAD_INPUT):
-                self._fail(claim, attempt.error() or str(status), numbers, run_dir)
+                error = attempt.error() or str(status)
+                self._fail(claim, error, numbers, run_dir)
+                if self._target.refuses_all(error):
+                    raise SweepRefused(error, key="KEY=VALUES", remedy="name the keys as the script names its options")
                 return
             progressed = (saved_step(run_dir) or 0) > (saved or 0)
             stalls = 0 if progressed else stalls + 1
@@ -224,7 +227,7 @@ class Worker:
         """Ends the sweep: no trial logs the metric.
 
         Raises:
-          MetricMissing: Always; names the metrics that there are.
+          SweepRefused: Always; names the metrics that there are.
         """
         names = list(dict.fromkeys(numbers.names))
         known = ", ".join(names) or "none"
@@ -232,7 +235,7 @@ class Worker:
         near = f"{remedy} " if remedy.startswith("did you mean") else ""
         self.study.note(claim, **{REASON: f"it does not log {metric!r}"})
         self.study.tell(claim, "FAIL")
-        raise MetricMissing(
+        raise SweepRefused(
             "no trial logs this metric", key="--metric", received=metric, remedy=f"{near}it logs {known}"
         )
 
@@ -242,7 +245,7 @@ class Worker:
         """Looks at new numbers of a trial; returns whether it should be pruned.
 
         Raises:
-          MetricMissing: It has evaluated, and the metric was not among the results.
+          SweepRefused: It has evaluated, and the metric was not among the results.
         """
         metric = self.study.metrics[0]
         points = numbers.points(metric) if metric else []
@@ -382,10 +385,11 @@ def _work(options: argparse.Namespace) -> int:
         if worker.stop_signal == signal.SIGUSR1:
             _requeue()
         return 128 + signal.SIGTERM
-    except MetricMissing as error:
+    except SweepRefused as error:
         (problem,) = error.problems
-        found = {"key": problem.key, "received": problem.received, "reason": problem.reason, "remedy": problem.remedy}
-        storage.write_json(directory / PROBLEM, found)
+        found = {name: getattr(problem, name) for name in ("reason", "key", "received", "remedy")}
+        known = {name: value for name, value in found.items() if value is not NOTHING}
+        storage.write_json(directory / PROBLEM, known)
         raise
     return 0
 

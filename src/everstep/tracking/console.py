@@ -15,6 +15,7 @@ from everstep.tracking.history import read_history
 from everstep.tracking.live_display import DisplayStatus, frame
 from everstep.tracking.live_screen import LiveScreen
 from everstep.tracking.metric_history import LiveMetrics, LiveRate
+from everstep.tracking.number_text import value_text
 from everstep.tracking.styled_lines import Line
 from everstep.tracking.terminal import can_draw, only_ascii, wrapped
 from everstep.tracking.tracker import LogKind, Tracker, plain
@@ -213,7 +214,7 @@ class ConsoleTracker(Tracker):
         parts += [f"steps/sec: {_rate(values[RATE])}"] if RATE in values else []
         parts += [f"mfu: {values[MFU]:.1%}"] if MFU in values else []
         shown = {name: value for name, value in values.items() if name not in CLOCKS or name == "eval_seconds"}
-        parts += [f"{name}: {value:.5g}" for name, value in shown.items()]
+        parts += [f"{name}: {value_text(value, 5)}" for name, value in shown.items()]
         return wrapped(parts, " | ", self._out)
 
 

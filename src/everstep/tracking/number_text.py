@@ -38,9 +38,10 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def value_text(value: float) -> str:
-    """Returns a metric's value in four digits; `nan` and `inf` by name."""
-    return f"{value:.4g}"
+def value_text(value: float, digits: int = 4) -> str:
+    """Returns a metric's value in four digits, of a large one the whole number: 12,346; `nan` and `inf` by name."""
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def clock_time(seconds: float) -> str:

@@ -1,13 +1,13 @@
 """A model's outputs as rows of a file: the class and its probability for a classifier, the numbers for other models."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from everstep import storage
@@ -15,6 +15,7 @@ from everstep.errors import TrainingError, UsageError, problems_under
 from everstep.run import Record
 
 _CLASSIFIER_METRICS = ("accuracy", "auc", "precision", "recall", "f1")
+_NEEDS_QUOTES = re.compile(r'[",\r\n]')
 _TOLERANCE = 1e-3  # of the sum of probabilities
 
 
@@ -87,6 +88,8 @@ class OutputColumns:
         is_named = len(self._classes) == len(set(self._classes)) == count
         rows = {"prediction": best.astype(np.int64)}
         rows |= {"label": self._classes[best]} if is_named else {}
+        # Computed in float64, and as exact as the outputs: digits beyond theirs would be noise.
+        shares = shares.astype(values.dtype if values.dtype in (np.float32, np.float64) else np.float32)
         rows |= {"probability": shares[np.arange(len(best)), best]}
         if self._every_class:
             names = self._classes if is_named else range(count)
@@ -160,9 +163,34 @@ def open_output(path: Path) -> Iterator[Write]:
 
 
 def _arrow_writer(suffix: str, path: Path, schema: pa.Schema) -> Any:
-    if suffix == ".csv":
-        needs_quotes = any(set(name) & set(',"\r\n') for name in schema.names)  # names of classes may be anything
-        header = "needed" if needs_quotes else "none"
-        options = pacsv.WriteOptions(quoting_style="needed", quoting_header=header)
-        return pacsv.CSVWriter(path, schema, write_options=options)
-    return pq.ParquetWriter(path, schema)
+    return _CsvFile(path, schema) if suffix == ".csv" else pq.ParquetWriter(path, schema)
+
+
+class _CsvFile:
+    """A CSV file in which only what needs quotes has them: Arrow quotes every text, and all names or none.
+
+    Args:
+      path: The file.
+      schema: The columns.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path, self._names = path, schema.names
+
+    def __enter__(self) -> "_CsvFile":
+        self._file = open(self._path, "w", encoding="utf-8", newline="")
+        self._file.write(",".join(map(_quoted, self._names)) + "\n")
+        return self
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Appends rows."""
+        columns = [map(_quoted, column.cast(pa.string()).fill_null("").to_pylist()) for column in batch.columns]
+        self._file.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def _quoted(cell: str) -> str:
+    """Returns a cell of a CSV file; in quotes only where it would be read as something else."""
+    return '"' + cell.replace('"', '""') + '"' if _NEEDS_QUOTES.search(cell) else cell

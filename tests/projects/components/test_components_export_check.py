@@ -118,7 +118,7 @@ def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, 
     write(tmp_path, "\n    # a remark\n")
     assert run(tmp_path) == published
     (line,) = warnings(caplog)
-    assert line.startswith("the code has changed since the export: sources ")
+    assert line.startswith("the code has changed since the export: src/odd.py")
     caplog.clear()
 
     write(
@@ -126,7 +126,7 @@ def test_edited_code_is_said_and_does_not_replace_what_contradicts_it(tmp_path, 
         "    class Loader(Loader):\n        def sample(self, row):\n            return np.full(4, row), row % 2",
     )
     with raises_problem(
-        TrainingError, reason=r"val_loss .*the code has changed \(sources", remedy="--allow-change code"
+        TrainingError, reason=r"val_loss .*the code has changed \(src/odd.py", remedy="--allow-change code"
     ):
         run(tmp_path)
     assert json.loads((folder / "reports" / "metrics.json").read_text())["validation"] == published["validation"]
@@ -139,7 +139,7 @@ def test_edited_code_is_said_when_a_run_resumes_and_every_attempt_keeps_its_own(
     assert "the code has changed" not in capfd.readouterr().err
     write(tmp_path, "\n    # a remark\n", epochs=2)
     Orchestrator("a", tmp_path).run()
-    assert capfd.readouterr().err.count("the code has changed since the last attempt: sources ") == 1
+    assert capfd.readouterr().err.count("the code has changed since the last attempt: src/odd.py\n") == 1
     record = json.loads((folder / "run.json").read_text())
     codes = [attempt["code"]["sources"] for attempt in record["attempts"]]
     assert len(set(codes)) == 2

@@ -20,7 +20,7 @@ _MODULES = "everstep.projects.commands"
 def _flow_keys(option: str, target: str) -> list[str]:
     from everstep.projects.flow import key_meant
 
-    key = key_meant(option, target or "TASK")
+    key = key_meant(option.replace("-", "_"), target or "TASK")
     return [key] if key else []
 
 

@@ -1,5 +1,6 @@
 """`everstep run`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import typer
 from everstep.cli import (
     aligned,
     choose_backend,
+    command_meant,
     exit_on_sigterm,
     load_project_backend,
     new_app,
@@ -18,6 +20,7 @@ from everstep.cli import (
     quiet,
     without_restarts,
 )
+from everstep.errors import UsageError
 from everstep.launch import supervise
 from everstep.projects.components import RunFolder, open_run
 
@@ -45,7 +48,10 @@ def run(
     if max_restarts:  # the restarted process does everything else
         raise typer.Exit(supervise(without_restarts(context.obj), max_restarts))
     wanted = options.one_name(run_name, name, "run")
-    opened = open_run(wanted, project_root, data_dir)  # a bad request fails before Keras is loaded
+    try:
+        opened = open_run(wanted, project_root, data_dir)  # a bad request fails before Keras is loaded
+    except UsageError as error:
+        raise _with_command_meant(wanted, error) from None
     opened.require_modules()
     folder = opened.folder
     choose_backend(backend)
@@ -60,6 +66,14 @@ def run(
         print_json({"run": str(folder.path), "results": results, "files": files})
     else:
         print_last(_as_text(folder, results))
+
+
+def _with_command_meant(name: str, error: UsageError) -> UsageError:
+    """Returns the error of a name that is no run; where another command is meant, `run list`, with what to type."""
+    (problem,) = error.problems[:1]
+    if problem.key != "run_name" or not (meant := command_meant(name)):
+        return error
+    return UsageError(dataclasses.replace(problem, remedy=f"did you mean {meant}?"))
 
 
 def _as_text(folder: RunFolder, results: Any) -> str:

@@ -26,7 +26,7 @@ from everstep.projects.components.data_splits import DataSplit, create_split
 from everstep.projects.components.model_metrics import ModelMetrics
 from everstep.projects.components.run_folder import RunFolder
 from everstep.report import write_card
-from everstep.run import code_change, code_version
+from everstep.run import code_version, imported_change, with_files_of
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +289,8 @@ class ExportCheck:
         self._record, self._allowed = record, allow_change
         before = ConfigStruct(load_file(folder.path / COMPONENTS.export_config))
         self._settings = tree_differences(*(redaction.tree(training_values(each)) for each in (before, config)))
-        self._code = code_change(record.get("code") or {}, code_version(folder.path.parent.parent))
+        code, root = record.get("code") or {}, folder.path.parent.parent
+        self._code = imported_change(code, with_files_of(code, code_version(root), root))
         places = [each.get("data_dir") for each in (before, config)]
         moved = [] if places[0] == places[1] else [Change("data_dir", *places)]
         self.notes: list[str] = []

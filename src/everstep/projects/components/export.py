@@ -25,7 +25,7 @@ from everstep.projects.components.config import ConfigStruct, training_values
 from everstep.projects.components.error_context import describe_error
 from everstep.projects.components.exported_model import input_dtypes, write_model
 from everstep.projects.components.run_folder import RunFolder
-from everstep.run import code_version
+from everstep.run import code_version, with_imported_files
 from everstep.types import Batch
 
 RECORD = Path(COMPONENTS.export_record).name
@@ -68,11 +68,12 @@ def write_export(folder: RunFolder, config: ConfigStruct, write: Callable[[Path]
     Raises:
       TrainingError: It cannot be written, or predicts something else than the model.
     """
+    root = folder.path.parent.parent
     with _write_errors(folder), storage.atomic_path(folder.exported) as temporary:
         temporary.mkdir()
         facts = write(temporary)
         storage.write_text(temporary / "config.yaml", dialect.dump(redaction.tree(config.as_dict())))
-        record = {**_identity(config), "code": code_version(folder.path.parent.parent), **facts}
+        record = {**_identity(config), "code": with_imported_files(code_version(root), root), **facts}
         record["files"] = _digests(temporary)
         storage.write_json(temporary / RECORD, record)
 

@@ -14,6 +14,7 @@ from everstep.projects.flow.project import FlowProject
 from everstep.projects.flow.running import run_flow
 from everstep.projects.flow.settings import key_meant
 from everstep.run import run_program, without_option
+from everstep.tracking import value_text
 
 
 def main(arguments: Sequence[str] | None = None, default: str | None = None) -> NoReturn:
@@ -48,7 +49,7 @@ def _run(options: Any, default: str | None) -> None:
         _sweep(name, project, options)
     settings = {"model_dir": options.model_dir, "new": options.new, "backend": options.backend}
     done = run_flow(name, options.overrides, project, allow_change=options.allow_change, **settings)
-    rows = [*((metric, f"{value:.6g}") for metric, value in done.metrics.items()), ("run", str(done.directory))]
+    rows = [*((metric, value_text(value, 6)) for metric, value in done.metrics.items()), ("run", str(done.directory))]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(redaction.text(f"{name:<{width}}  {text}"))

@@ -8,7 +8,7 @@ import hashlib
 import json
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from everstep.report.run_data import (
     read_object,
     short,
 )
+from everstep.report.split_data import read_pages
 from everstep.run import export_config, export_record, layouts, record, results_file
 
+_MOST_CLASSES = 20
 _TITLES = {"model_details": "Details", "model_parameters": "Model", "considerations": "Considerations"}
 
 
@@ -268,7 +270,8 @@ def trained(run_dir: Path, config: Mapping[str, Any]) -> list[Fact]:
     """
     run = record.read(run_dir) if (run_dir / "run.json").is_file() else {}
     export = read_export(run_dir)
-    found = [*_course(export, config), *_settings(run, export, config), *_origin(run, export)]
+    classes = fact("classes", _listed_classes(_classes(run, run_dir)))
+    found = [*_course(export, config), *_settings(run, export, config), classes, *_origin(run, export)]
     return [each for each in found if each["value"]]
 
 
@@ -292,6 +295,18 @@ def _settings(run: Mapping[str, Any], export: Mapping[str, Any], config: Mapping
     yield fact("backend", run.get("backend"))
     packages = run.get("environment", {}).get("packages", {})
     yield fact("versions", ", ".join(f"{name} {version}" for name, version in packages.items()))
+
+
+def _classes(run: Mapping[str, Any], run_dir: Path) -> Sequence[str]:
+    """Returns the names of the classes, as the run has recorded them, else as its evaluations name them."""
+    pages = [page for _, page in read_pages(run_dir / "reports")]
+    return next((names for names in (run.get("classes"), *(page["classes"] for page in pages)) if names), [])
+
+
+def _listed_classes(names: Sequence[str]) -> str:
+    """Returns the names of the classes, in the order of their numbers; the first ones of many."""
+    more = len(names) - _MOST_CLASSES
+    return ", ".join(map(str, names[:_MOST_CLASSES])) + (f" and {more} more" if more > 0 else "")
 
 
 def _origin(run: Mapping[str, Any], export: Mapping[str, Any]) -> Iterator[Fact]:

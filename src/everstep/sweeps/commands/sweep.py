@@ -143,6 +143,7 @@ def sweep(
         return
     study = sweeping.open_sweep(definition, sweep_dir, chosen.check, resume_best > 0)
     longer = sweeping.continue_best(study, resume_best, chosen.fixed)
+    sweeping.repeat_failed(study, resume_best)
     if on != "local":
         from everstep.submit import slurm
 
@@ -237,6 +238,7 @@ def sweep_choice(chosen: SweepChoice, sweep_dir: str | None) -> None:
     modes = tuple(chosen.modes)
     definition = Definition(wanted, chosen.space, tuple(chosen.metrics), modes, sampler=sampler, trials=trials)
     study = sweeping.open_sweep(definition, sweep_dir, chosen.check)
+    sweeping.repeat_failed(study)
     sweeping.run_local(study)
     result = sweeping.Study(study)
     print_last(_summary(result))
