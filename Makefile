@@ -112,7 +112,7 @@ docs: $(VENV)/.dev
 	@echo "open site/index.html, or look at it while you write: $(BIN)/mkdocs serve"
 
 # What is uploaded is what is tried: the demo runs from the wheel, in an empty environment, outside of this folder; the
-# quick tests run in what the sdist unpacks to.
+# quick tests run in what the sdist unpacks to, and see neither this repository nor its code.
 RELEASE := build/release
 release: $(VENV)/.dev
 	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)
@@ -120,7 +120,7 @@ release: $(VENV)/.dev
 	$(PYTHON) -m venv $(RELEASE)/venv
 	$(RELEASE)/venv/bin/python -m pip --quiet --disable-pip-version-check --no-input install "$$(ls dist/*.whl)[tensorflow]"
 	cd $(RELEASE) && venv/bin/everstep train mnist/mlp --model-dir demo && venv/bin/everstep eval demo && venv/bin/everstep runs show demo
-	cd build/sdist/everstep-* && PYTHONPATH=src $(abspath $(BIN))/python -m pytest -n 3 --backend jax -m "not full" --quick
+	cd build/sdist/everstep-* && GIT_CEILING_DIRECTORIES=$(CURDIR)/build PYTHONPATH="$$PWD/src" $(abspath $(BIN))/python -m pytest -n 3 --backend jax -m "not full" --quick
 	$(BIN)/python -m tools.release describe $(RELEASE)/venv --extras tensorflow
 	@echo "dist/ is ready; nothing was uploaded. $(RELEASE)/demo is the run of the wheel. CONTRIBUTING.md says what comes next."
 

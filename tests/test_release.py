@@ -118,7 +118,8 @@ def packed(path, names, mtime, mode, owner):
 
 def test_an_sdist_does_not_depend_on_the_disk(tmp_path):
     """On when and by whom the files were written, on the umask, nor on the order in which they were found."""
-    one = packed(tmp_path / "one.tar.gz", ["b.py", "a.py"], 1_700_000_000, 0o664, "ada")
+    listed = "src/net.egg-info/SOURCES.txt"  # without PKG-INFO beside it
+    one = packed(tmp_path / "one.tar.gz", ["b.py", "a.py", listed], 1_700_000_000, 0o664, "ada")
     other = packed(tmp_path / "other.tar.gz", ["a.py", "b.py"], 1_800_000_000, 0o600, "bob")
     for path in (one, other):
         archives.normalise(path, 1_750_000_000)

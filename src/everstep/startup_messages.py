@@ -17,10 +17,11 @@ from typing import Any
 
 _STDERR = 2
 _CHATTER = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog|"
+    rb"(^|\r)"  # the live display moves the cursor, and ends no line
+    rb"(?:WARNING: All log messages before absl::InitializeLog|"
     rb"[IW]\d{4} .*\.cc:\d+\]|"
     rb"To enable the following instructions: .*, rebuild TensorFlow|"
-    rb"E\d{4} .*failed call to cuInit"  # that is: there is no GPU
+    rb"E\d{4} .*failed call to cuInit).*\n"  # that is: there is no GPU
 )
 
 
@@ -55,7 +56,7 @@ def held_back() -> Iterator[None]:
             os.close(original)
             held.seek(0)
             with open(_STDERR, "wb", closefd=False) as out:
-                out.writelines(line for line in held if not (dropped and dropped.match(line)))
+                out.writelines(dropped.sub(rb"\1", line) if dropped else line for line in held)
 
 
 class QuietImport:

@@ -114,28 +114,30 @@ CHATTER = b"I0000 00:00:17.1 12 port.cc:153] oneDNN custom operations are on.\n"
 
 def load_noisily() -> None:
     with quiet():
-        os.write(2, CHATTER + b"a line of the user\n")
+        os.write(2, CHATTER + b"\x1b[2A\r" + CHATTER + b"a line of the user\n")  # the second one after the live display
 
 
 def test_quiet_drops_only_startup_messages(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     load_noisily()
-    assert capfd.readouterr().err == "a line of the user\n"
+    assert capfd.readouterr().err == "\x1b[2A\ra line of the user\n"
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # the user wants to see it
     load_noisily()
     assert capfd.readouterr().err.encode().startswith(CHATTER)
 
 
 def test_a_terminal_shows_what_is_loading(tmp_path: Path) -> None:
-    """The line is printed once, before the loading, which takes seconds."""
+    """The line is printed once, before the loading, which takes seconds; the display of a killed run goes."""
     program = """
+print("\\n\\n a display, with the cursor above it\\x1b[2A\\r", end="")
 from everstep.cli.output import quiet
 from tests.servers.terminal import Terminal
 for what in ("the user's module", "the backend"):
     with quiet():
         print(what)
 """
-    with Terminal([sys.executable, "-c", program], {**os.environ, "KERAS_BACKEND": "torch"}) as terminal:
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "TERM": "xterm"}
+    with Terminal([sys.executable, "-uc", program], environment) as terminal:
         assert terminal.end() == 0
     assert terminal.screen.text().splitlines() == ["loading Keras, backend torch", "the user's module", "the backend"]
 

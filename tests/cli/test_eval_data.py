@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import everstep
+from everstep.cli.eval_data import DataRequest, evaluate_on_data
 from everstep.cli.main import main
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(600)]
 
@@ -86,3 +88,13 @@ def test_without_data_it_says_what_to_pass(evaluate):
     assert "everstep eval mine --data PATH (.npz, .csv, .parquet or .tfrecord with labels" in error
     code, _, error = evaluate("--data", "gone.npz")
     assert (code, "--data: received 'gone.npz', does not exist" in error) == (2, True)
+
+
+def test_a_run_without_a_keras_model_is_told_what_evaluates_it(evaluate, trained):
+    """Of a Training: `everstep export`, which was named before, cannot build its model, either."""
+    record = json.loads((trained / "mine" / "run.json").read_text())
+    (trained / "job").mkdir()
+    (trained / "job" / "run.json").write_text(json.dumps({**record, "export": None}))
+    (trained / "job" / "config.yaml").write_text("experiment: Training\n")
+    with raises_problem(key="TARGET", received="job", remedy=r"load_checkpoint\(model, run\), and call model.evaluate"):
+        evaluate_on_data("job", DataRequest("test.npz", None, 32, False, None), None, None, None)

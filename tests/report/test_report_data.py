@@ -1,5 +1,6 @@
 """The page's data: tables, slices, classes and comparisons, checked against pandas."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from everstep.report import split_data, write
+from everstep.report.run_data import code_name
 from everstep.report.sample_comparison import join
 from everstep.report.split_data import choose
 from everstep.testing.problems import raises_problem
@@ -160,6 +162,11 @@ def test_facts_and_figures(classes):
         ("loss", "test"), ("cross_entropy", "test"), ("accuracy", "test")
     ]  # fmt: skip
     assert [figure["better"] for figure in run["headline"]] == ["lower", "lower", "higher"]
+
+
+def test_a_folder_without_python_files_names_no_code():
+    assert code_name({"commit": None, "sources": "5" * 64}) == "sources 555555555555"
+    assert code_name({"commit": None, "sources": hashlib.sha256(b"").hexdigest()}) == ""
 
 
 def test_the_exported_epoch_is_in_the_header_and_on_the_curves(tmp_path):

@@ -1,5 +1,6 @@
 """A real terminal for tests: a program runs in a pseudo-terminal, and what its screen would show can be looked at."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -116,6 +117,7 @@ class Terminal:
         cwd: str | os.PathLike[str] | None = None,
     ) -> None:
         self.screen, self.raw = Screen(columns, rows), ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside of a character
         self._ours, theirs = pty.openpty()
         self.resize(columns, rows)
         # Tests that run in the background ignore SIGINT, and so would the program.
@@ -142,6 +144,10 @@ class Terminal:
         self.screen.columns, self.screen.rows = columns, rows
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def type(self, keys: str) -> None:
+        """Presses keys; `\\t` is the tab key."""
+        os.write(self._ours, keys.encode())
+
     def interrupt(self) -> None:
         """Presses Ctrl-C."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -152,7 +158,7 @@ class Terminal:
             if not select.select([self._ours], [], [], seconds)[0]:
                 return True
             if data := os.read(self._ours, 1 << 16):
-                text = data.decode("utf-8", errors="replace")
+                text = self._decoder.decode(data)
                 self.raw += text
                 self.screen.feed(text)
                 return True

@@ -23,18 +23,23 @@ def commit_time(root: Path) -> int:
 
 
 def build(root: Path, dist: Path, scratch: Path, epoch: int) -> tuple[Path, Path]:
-    """Writes both into `dist`, and returns their paths: the sdist and the wheel."""
+    """Writes both into `dist`, unpacks the sdist in `scratch`, and returns the paths of the sdist and the wheel."""
     os.umask(0o022)  # permissions are part of the archives
     dist.mkdir(parents=True, exist_ok=True)
     _run("--sdist", root, dist, epoch)
     [sdist] = dist.glob("*.tar.gz")
     normalise(sdist, epoch)
-    shutil.rmtree(scratch, ignore_errors=True)
-    with tarfile.open(sdist) as archive:
-        archive.extractall(scratch, filter="data")
+    _unpack(sdist, scratch)
     _run("--wheel", scratch / sdist.name.removesuffix(".tar.gz"), dist, epoch)
+    _unpack(sdist, scratch)  # the build has left files there
     [wheel] = dist.glob("*.whl")
     return sdist, wheel
+
+
+def _unpack(sdist: Path, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
 
 
 def _run(what: str, source: Path, dist: Path, epoch: int) -> None:
@@ -49,10 +54,15 @@ def _run(what: str, source: Path, dist: Path, epoch: int) -> None:
 
 
 def normalise(sdist: Path, epoch: int) -> None:
-    """Writes a `.tar.gz` anew: sorted, with one time, no owner, and permissions that depend on no umask."""
+    """Writes a `.tar.gz` anew: sorted, with one time, no owner, and permissions that depend on no umask.
+
+    Of the `.egg-info` setuptools packs a list of files alone, which Python takes for a package without metadata.
+    """
     packed = io.BytesIO()
     with tarfile.open(sdist) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
         for member in sorted(old.getmembers(), key=lambda member: member.name):
+            if ".egg-info" in member.name:
+                continue
             content = old.extractfile(member) if member.isfile() else None
             member.mtime, member.pax_headers = epoch, {}
             member.uid = member.gid = 0
@@ -69,4 +79,4 @@ def untracked(sdist: Path, root: Path) -> list[str]:
         inside = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout
     written = {"PKG-INFO", "setup.cfg"}
-    return sorted(name for name in inside - set(listed.split("\n")) - written if ".egg-info/" not in name)
+    return sorted(inside - set(listed.split("\n")) - written)

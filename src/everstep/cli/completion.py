@@ -10,8 +10,33 @@ from typing import Any
 
 import typer
 
+ZSH_LOADED_BY_TAB = '\n[[ "$funcstack[1]" == _everstep ]] && _everstep_completion || true'
+"""What ends the script of zsh: the first tab of a new shell loads it, and would otherwise complete nothing."""
+
 Complete = Callable[[str], list[str]]
 """Returns the words that an incomplete one may become."""
+
+
+def repair_zsh() -> None:
+    """Lets zsh complete at the first tab, and show the apostrophes of a help; Typer's own script does neither.
+
+    The names are private to Typer: a version that has others keeps what it does.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from typer import _completion_shared as shared
+        from typer._completion_classes import ZshComplete
+
+        if ZSH_LOADED_BY_TAB in ZshComplete.source_template:
+            return
+        script = shared._completion_scripts["zsh"].rstrip() + ZSH_LOADED_BY_TAB
+        written = ZshComplete.format_completion
+
+        def format_completion(self: Any, item: Any) -> str:
+            # Typer doubles an apostrophe, which ends and begins the quotes that the word stands in.
+            return written(self, item).replace("''", "'\\''")
+
+        shared._completion_scripts["zsh"] = ZshComplete.source_template = script
+        ZshComplete.format_completion = format_completion  # type: ignore[method-assign]
 
 
 def backends(incomplete: str) -> list[str]:

@@ -56,7 +56,9 @@ def evaluate_on_data(
                 "has no exported .keras model to evaluate",
                 key="TARGET",
                 received=run,
-                remedy="export it: everstep export RUN --format keras",
+                remedy="export a run of an experiment or of everstep.fit: everstep export RUN --format keras; for one "
+                "of a Training or of components build the model, load its weights with "
+                "everstep.export.load_checkpoint(model, run), and call model.evaluate",
             )
         if request.samples is not None and found.directory is None:
             raise UsageError(

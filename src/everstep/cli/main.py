@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from everstep import redaction
+from everstep.cli import completion
 from everstep.cli.commands import COMMANDS, CommandInterrupted, app
 from everstep.entry_points import entry_points
 from everstep.errors import TrainingError, UsageError, missing_companion
@@ -27,6 +28,7 @@ SPELLINGS = "everstep.command_lines"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line, by default this process's; returns the exit code."""
     command = typer.main.get_command(app)
+    completion.repair_zsh()
     given = sys.argv[1:] if arguments is None else arguments
     for spelling in _spellings():
         given = spelling.normalised(given)

@@ -10,7 +10,9 @@ from typing import Any
 from everstep import redaction
 from everstep.startup_messages import held_back
 from everstep.storage import json_text
-from everstep.tracking import value_text
+from everstep.tracking import can_draw, value_text
+
+_CLEAR_BELOW = "\x1b[J"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -53,8 +55,9 @@ def quiet(loads_keras: bool = True) -> Iterator[None]:
 
 @functools.cache
 def _announce() -> None:
-    """Prints once, on a terminal, why the next seconds are silent."""
+    """Prints once, on a terminal, why the next seconds are silent; in place of what a killed run's display has left."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error is closed, or there is none
         if "keras" not in sys.modules and sys.stderr.isatty():
             name = os.environ.get("KERAS_BACKEND", "")
-            print(f"loading Keras, backend {name}" if name else "loading Keras", file=sys.stderr)
+            clear = _CLEAR_BELOW if can_draw(sys.stderr) else ""
+            print(f"{clear}loading Keras{f', backend {name}' if name else ''}", file=sys.stderr)

@@ -90,8 +90,9 @@ def experiment_of(directory: Path, imports: Sequence[str] | None) -> Resolved:
     try:
         return resolve(options.ExperimentRequest(config_files=[str(stored)], imports=list(imports or ())))
     except UsageError as error:
+        why = ": ".join(filter(None, (error.key, error.reason)))
         raise UsageError(
-            f"has no exported .keras model, and its model cannot be built ({error.key}: {error.reason})",
+            f"has no exported .keras model, and its model cannot be built ({why})",
             key="RUN",
             received=str(directory),
             remedy="name the model that was exported elsewhere, such as a Training's artifacts_dir, or --import its "

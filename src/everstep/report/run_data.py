@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from everstep.run import (
     tag_words,
 )
 from everstep.tracking import SIDE_FIGURES, bare, direction, of_validation, read_history, value_text
+
+_NO_SOURCES = hashlib.sha256().hexdigest()
 
 
 def read_config(directory: Path) -> str:
@@ -250,10 +253,10 @@ def origin(
 
 
 def code_name(code: Mapping[str, Any]) -> str:
-    """Returns a short name of the code: its commit, or a digest of the sources."""
+    """Returns a short name of the code: its commit, or a digest of the sources; empty where there are none."""
     if code.get("commit"):
         return f"{code['commit'][:12]}{' with changes' if code.get('dirty') else ''}"
-    return f"sources {code['sources'][:12]}" if code.get("sources") else ""
+    return f"sources {code['sources'][:12]}" if code.get("sources") not in (None, "", _NO_SOURCES) else ""
 
 
 def chosen_by(export: Mapping[str, Any]) -> str:

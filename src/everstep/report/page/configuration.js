@@ -19,5 +19,5 @@ function settingsCompared() {
   if (!data.configuration.length) return element("p", { class: "note" }, data.incomparable.length ? "The other configurations are the same." : "The configurations are the same.");
   return element("div", { class: "scroller" }, element("table", { class: "plain-table settings" }, element("caption", { class: "hidden" }, "Settings that differ"),
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "setting"), data.runs.map((run, place) => element("th", { scope: "col" }, runName(place))))),
-    element("tbody", {}, data.configuration.map((row) => element("tr", {}, element("th", { scope: "row" }, row.key), row.values.map((value) => element("td", {}, value === null ? MISSING : value)))))));
+    element("tbody", {}, data.configuration.map((row) => element("tr", {}, element("th", { scope: "row" }, brokenAtDots(row.key)), row.values.map((value) => element("td", {}, value === null ? MISSING : value)))))));
 }

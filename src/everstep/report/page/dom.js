@@ -24,6 +24,11 @@ function styled(node, properties) {
   return node;
 }
 
+// A key that may be broken between its parts.
+function brokenAtDots(key) {
+  return key.split(/(?<=\.)/).flatMap((part, place) => (place ? [element("wbr"), part] : [part]));
+}
+
 function button(text, onclick, attributes) {
   return element("button", { type: "button", onclick, ...attributes }, text);
 }

@@ -34,7 +34,7 @@ function navigation(main) {
 }
 
 function noSamples() {
-  return element("p", { class: "note" }, "This run was not evaluated sample by sample: curves only.");
+  return element("p", { class: "note" }, `${data.runs.length > 1 ? "These runs were" : "This run was"} not evaluated sample by sample: curves only.`);
 }
 
 function start() {

@@ -17,7 +17,7 @@ function comparisonOfChosen(comparison, colours) {
   const { runs, sections } = comparison;
   const heading = (text) => element("tr", {}, element("th", { class: "group", colspan: runs.length + 1, scope: "rowgroup" }, text));
   const rows = Object.entries(SECTIONS).filter(([key]) => (sections[key] || []).length)
-    .flatMap(([key, title]) => [heading(title), ...sections[key].map((row) => comparedRow(IN_WORDS.has(key) ? spaced(row.key) : row.key, row))]);
+    .flatMap(([key, title]) => [heading(title), ...sections[key].map((row) => comparedRow(IN_WORDS.has(key) ? spaced(row.key) : brokenAtDots(row.key), row))]);
   return section("comparison", "What differs",
     element("div", { class: "controls" }, element("a", { href: reportOf(runs), target: "_blank", rel: "noopener" }, "Report, sample by sample")),
     element("div", { class: "scroller limited" }, element("table", { class: "plain-table differing" },
