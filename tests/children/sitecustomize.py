@@ -17,8 +17,9 @@ from typing import Any
 SPARED = dict.fromkeys(["pandas", "sklearn", "matplotlib", "IPython"], "keras.") | {"boto3": "tensorboard."}
 """Packages that are not found, and the importing modules (by prefix) that do not find them."""
 
-SEEDING = "keras.src.utils.rng_utils"
-"""Imports TensorFlow to seed it. Keras remembers for all its modules that an import failed, so none fails here."""
+ASKING = ("keras.src.utils.rng_utils", "keras.src.saving.serialization_lib")
+"""Import TensorFlow to seed it, and to know its types. Keras remembers for all its modules that an import failed, so
+none fails here."""
 
 COMPILER = "torch._dynamo"
 DECORATED = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")
@@ -34,7 +35,7 @@ class Sparing:
         """Raises ModuleNotFoundError where an import is to be skipped; otherwise leaves it to the next finder."""
         if name in SPARED and _importer(sys._getframe(1)).startswith(SPARED[name]):
             raise ModuleNotFoundError(f"No module named {name!r}: spared by {__file__}", name=name)
-        load = {"torch": _torch, SEEDING: _seeding}.get(name)
+        load = _torch if name == "torch" else _asking if name in ASKING else None
         if name in DECORATED and COMPILER not in sys.modules:
             load = _decorated
         if load is None:
@@ -59,8 +60,8 @@ class _IfImported:
         return getattr(self._lazy, name)
 
 
-def _seeding(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Loads the module that seeds TensorFlow; it seeds one that is already imported."""
+def _asking(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Loads a module for which TensorFlow is there only if something else has imported it."""
     execute(module)
     module.tf = _IfImported(module.tf)
 

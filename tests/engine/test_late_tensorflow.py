@@ -21,7 +21,7 @@ with not_found():
         print(error.name, error)
     print(importlib.util.find_spec("tensorflow"), importlib.util.find_spec("tensorflow_text"))
     print(importlib.metadata.version("keras") > "3", importlib.util.find_spec("sched") is not None)
-print(importlib.util.find_spec("tensorflow") == before, "tensorflow" in sys.modules)
+print(importlib.util.find_spec("tensorflow").origin == before.origin, "tensorflow" in sys.modules)
 """
 
 

@@ -64,6 +64,7 @@ ACCEPTED = {
     "trainer.max_to_keep": 2,
     "trainer.keep_steps": 100,
     "trainer.keep_seconds": 60.0,
+    "trainer.keep_ladder": "2GB",
     "trainer.keep_best": 1,
     "trainer.best_checkpoint_eval_metric": "accuracy",
     "trainer.best_checkpoint_metric_comp": "lower",

@@ -199,7 +199,7 @@ class StepSchedule(Schedule):
     def reached(self, step: int, end: int) -> str:
         """Returns how far a run is that has nothing left to train."""
         done = self.epochs_done(step)
-        return super().reached(step, end) if done is None else f"has done {in_few_digits(round(done, 2))} epochs"
+        return super().reached(step, end) if done is None else f"has done {_epochs(in_few_digits(round(done, 2)))}"
 
     def plan(self, step: int, end: int, config: TrainerConfig, evaluations: str) -> str:
         """Returns what is going to happen between two steps, in epochs where the run counts them."""
@@ -358,7 +358,7 @@ class EpochSchedule(Schedule):
 
     def reached(self, step: int, end: int) -> str:
         """Returns how many epochs a run has done that has nothing left to train."""
-        return f"has done {self.epoch_number(step)} epochs"
+        return f"has done {_epochs(self.epoch_number(step))}"
 
     def plan(self, step: int, end: int, config: TrainerConfig, evaluations: str) -> str:
         """Returns which epochs are going to be trained; in steps while the length of an epoch is unknown."""
@@ -407,6 +407,10 @@ class EpochSchedule(Schedule):
 
     def _epochs_per_pass(self) -> int:
         return -(-self.batches // (self.full_epoch_steps or 1)) if self.batches else 0
+
+
+def _epochs(number: float) -> str:
+    return f"{number} epoch{'' if number == 1 else 's'}"
 
 
 def epochs_done_text(done: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep import storage
+from everstep import redaction, storage
 from everstep.errors import is_own_file
 from everstep.run.environments import code_change
 from everstep.run.parent_process import submitted_code
@@ -64,7 +64,8 @@ def changed_files(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     old, new = before.get(CODE_FILES), now.get(CODE_FILES)
     if old is None or new is None:
         return None
-    return [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    hidden = {name for name, digest in old.items() if redaction.is_redacted(digest)}  # a file called as a secret is
+    return [name for name in sorted({*old, *new} - hidden) if old.get(name) != new.get(name)]
 
 
 def imported_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
