@@ -19,6 +19,12 @@ CODE_FILES = "files"
 
 _MOST_NAMED = 3
 
+_LIBRARIES = tuple(
+    folder + os.sep
+    for folder in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
+)
+"""Where nearly all modules are; of the others, every file is looked at."""
+
 
 def imported_files(root: storage.PathLike) -> dict[str, str]:
     """Returns the sha256 of each file that this process has imported and that is no library's, by its path.
@@ -27,9 +33,8 @@ def imported_files(root: storage.PathLike) -> dict[str, str]:
     generate modules in temporary folders.
     """
     folders = [Path(folder).resolve() for folder in {os.fspath(root), *sys.path} if os.path.isdir(folder)]
-    libraries = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
     named = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
-    files = {file for file in named if isinstance(file, str) and not file.startswith(libraries)}
+    files = {file for file in named if isinstance(file, str) and not file.startswith(_LIBRARIES)}
     own = [file for file in files if is_own_file(file) and any(map(Path(file).resolve().is_relative_to, folders))]
     return files_now(sorted(_path_from(file, root) for file in own), root)
 
