@@ -65,7 +65,9 @@ def test_without_a_project_and_without_runs(tmp_path):
         assert answers(port)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=300)[0]
+        with process.stdout:  # not `communicate`, which loses what came with the first line
+            rest = process.stdout.read()
+        process.wait(timeout=300)
     assert "nothing is tracked yet" in rest
     assert "TensorBoard" not in rest
 

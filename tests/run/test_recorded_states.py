@@ -22,12 +22,12 @@ def states_after(directory, epochs):
     return read(directory)["states"]
 
 
-def test_a_digest_that_a_kill_left_unwritten_is_recorded_by_the_next_attempt(tmp_path):
+def test_digests_that_a_kill_left_unwritten_are_recorded_by_the_next_attempt(tmp_path):
     """A checkpoint is on disk a moment before the record has its digest."""
     states_after(tmp_path / "killed", epochs=2)
     path = tmp_path / "killed" / "run.json"
     record = json.loads(path.read_text())
-    record["states"].popitem()
+    record["states"].clear()  # the thread that saves may be two checkpoints ahead of the record
     path.write_text(json.dumps(record))
     assert states_after(tmp_path / "killed", epochs=4) == states_after(tmp_path / "whole", epochs=4)
     assert list(read(tmp_path / "killed")["states"]) == ["1", "2", "3", "4"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from everstep import redaction, storage
-from everstep.checkpoint import WEIGHTS, Digest
+from everstep.checkpoint import WEIGHTS, Digest, weights_digest
 from everstep.config import Change
 from everstep.engine import backend, exactness
-from everstep.errors import error_text
+from everstep.errors import TrainingError, UsageError, error_text
 from everstep.gang import current_gang
 from everstep.loop import Hook
 from everstep.run import preemption, resume_checks
@@ -255,13 +255,19 @@ class Attempt(Tracker, Hook):
         self._digested_step = self._trainer.global_step
 
     def _record_restored_state(self) -> None:
-        """Records the digest of the restored weights, if the last attempt was killed between their save and that."""
-        engine, step = self._trainer.engine, self._trainer.global_step
+        """Records the digests of checkpoints that the last attempt had saved, but not recorded when it was killed."""
+        engine, step, states = self._trainer.engine, self._trainer.global_step, self._run.record["states"]
         if not (self._run.is_kept or engine.is_spread) or not step or self._trainer.frozen.candidates:
             return  # digests are over all weights, which checkpoints on a base do not have
-        if engine.is_spread or str(step) not in self._run.record["states"]:
+        if engine.is_spread or str(step) not in states:
             weights = engine.digest_of([key for key in engine.variables if key.startswith(WEIGHTS)])
             self._run.add_state(step, weights)
+        if current_gang().size > 1:  # all of them would have to read
+            return
+        for saved in self.controller.checkpointer.steps():
+            if saved < step and str(saved) not in states:
+                with contextlib.suppress(UsageError, TrainingError):  # damaged, or removed meanwhile
+                    self._run.add_state(saved, weights_digest(self.controller.checkpointer.restore(saved)[0]))
 
     def require_digests(self) -> None:
         """Computes the digests in an attempt that had nothing left to train, if no checkpoint has them."""
