@@ -104,6 +104,18 @@ def test_what_does_not_pay_off_or_cannot_be_copied_is_left_out(jax_copies, value
     assert not pays_off(values | {"key": jax.random.key(0)})
 
 
+def test_without_pinned_memory_each_variable_is_copied_by_itself(jax_copies, values, monkeypatch):
+    copies = compiled(jax_copies, values)
+
+    def fails(values):
+        raise RuntimeError("RESOURCE_EXHAUSTED: pinned memory")
+
+    monkeypatch.setattr(copies._copy, "compiled", lambda likes: fails)
+    assert copies.copy(values) is None
+    monkeypatch.undo()
+    assert copies.copy(values) is None, "it is not tried again"
+
+
 def test_what_was_prepared_before_training_copies_at_once(jax_copies, values):
     copies = jax_copies.HostCopies(values)
     copies.prepare()

@@ -5,10 +5,15 @@ import os
 import sys
 
 import keras
+import numpy as np
 import pytest
 from tests.children import forked
 
+import everstep
+from everstep.errors import UsageError
+from everstep.forks import train_fork
 from everstep.run.record import read
+from everstep.testing.problems import raises_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.backend]
 
@@ -86,3 +91,39 @@ def test_values_for_a_script_are_refused_with_the_way_to_change_them(tmp_path):
     assert done.returncode == 2
     assert "is a run of train.py, which decides its values" in done.stderr
     assert "-- python train.py" in done.stderr
+
+
+@pytest.fixture
+def parent(tmp_path, monkeypatch):
+    """A run whose record says that a script in the working directory has started it."""
+    monkeypatch.chdir(tmp_path)
+    x = np.zeros((8, 4), "float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    everstep.fit(model, x, x[:, :1], epochs=1, model_dir="runs/mine", verbose=0, export=[])
+    (tmp_path / "train.py").write_text("raise SystemExit(1)\n")
+    return tmp_path / "runs" / "mine"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        {"script": "train.py", "module": "timeit", "arguments": ["open('hacked', 'w')"]},
+        {"script": "../outside.py", "module": None, "arguments": []},
+        {"script": "train.py", "module": None, "arguments": ["--key", "***"]},
+    ],
+)
+def test_a_record_from_elsewhere_does_not_choose_what_is_started(parent, program):
+    (parent.parents[2] / "outside.py").write_text("open('hacked', 'w')\n")
+    path = parent / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"program": {**program, "directory": ".", "run": 1}}))
+    with pytest.raises(UsageError):
+        train_fork(parent, at=1)
+    assert not list(parent.parents[1].glob("hacked"))
+    assert [path.name for path in parent.parent.iterdir()] == ["mine"]
+
+
+def test_a_command_that_trains_nothing_there_is_an_error_and_leaves_nothing(parent):
+    with raises_problem(key="COMMAND", reason="has trained nothing in the directory of the fork"):
+        train_fork(parent, at=1, command=[sys.executable, "-c", "pass"])
+    assert [path.name for path in parent.parent.iterdir()] == ["mine"]

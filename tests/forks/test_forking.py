@@ -110,6 +110,19 @@ def test_a_damaged_checkpoint_is_refused(parent, tmp_path):
     assert not (tmp_path / "fork").exists()
 
 
+def test_a_parent_in_a_folder_called_checkpoints_keeps_its_history(parent, tmp_path):
+    """Only files of a checkpoint are shared by name: others are written to."""
+    copy = shutil.copytree(parent, tmp_path / "checkpoints" / "parent")
+    before = contents(copy)
+    train(everstep.fork(copy, at=3, model_dir=tmp_path / "fork"), rate=0.1, allow_change="optimizer.learning_rate")
+    assert contents(copy) == before
+
+
+def test_a_url_is_refused(parent):
+    with raises_problem(key="model_dir", received="s3://bucket/fork", reason="is a URL"):
+        everstep.fork(parent, at=6, model_dir="s3://bucket/fork")
+
+
 def test_a_directory_with_anything_in_it_is_refused(parent, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with raises_problem(key="model_dir", received=str(tmp_path), reason="is not empty"):

@@ -82,7 +82,12 @@ class HostCopies:
         """Returns copies of the variables, views of pinned memory that must not be written to; None until compiled."""
         if (copy := self._copy.compiled(self._likes)) is None:
             return None
-        copied = [np.from_dlpack(one) for one in jax.block_until_ready(copy(dict(values)))]
+        try:
+            copied = [np.from_dlpack(one) for one in jax.block_until_ready(copy(dict(values)))]
+        except RuntimeError as error:  # too little pinned memory is no reason for a save to fail
+            logger.debug("the state is copied one variable at a time: %s", error)
+            self._copy.drop()
+            return None
         return {key: self._part(copied, key) for key in values}
 
     def are_finite(self, values: Mapping[str, jax.Array]) -> bool | None:
@@ -126,6 +131,11 @@ class _CompiledLater:
         if self._future is None:
             self._future = _compiling.submit(self._compile, likes)
         return self._future.result() if self._future.done() else None
+
+    def drop(self) -> None:
+        """Uses it no more."""
+        self._future = concurrent.futures.Future()
+        self._future.set_result(None)
 
     def _compile(self, likes: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
         try:

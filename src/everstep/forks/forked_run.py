@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep import storage
-from everstep.config import dialect
 from everstep.errors import UsageError
 from everstep.forks.forking import fork
 from everstep.launch import Child, SignalForwarding
-from everstep.run import PROGRAM, Record, Redirection, read
+from everstep.reproduce import ProgramRuns, examine, stored_config
+from everstep.run import PROGRAM, TRAINED_BY, Record, Redirection, read
 
 
 def train_fork(
@@ -45,7 +45,7 @@ def train_fork(
     words = list(command) or _recorded_command(parent, record, changes)
     into = fork(run, at, _free_place(parent, at) if model_dir is None else model_dir)
     environment = {**os.environ}
-    if _is_experiment(parent) and not command:
+    if not command and not _is_program(record, parent):
         keys = [*(change.lstrip("+~").partition("=")[0] for change in changes), *allow_change]
         words += [f"--config-file={into / 'config.yaml'}", f"--model-dir={into}", *changes]
         words += [f"--allow-change={key}" for key in keys]
@@ -53,25 +53,37 @@ def train_fork(
         number = int((record.get(PROGRAM) or {}).get("run", 1))
         redirected = Redirection(str(into.absolute()), number, allow_change=tuple(allow_change))
         environment |= {**redirected.variables(), "KERAS_BACKEND": str(record["backend"])}
-    with SignalForwarding() as signals:
-        child = Child(words, environment)
-        signals.attach(child)
-        code = child.wait().exit_code
-    if code and not read(into)["attempts"]:  # it was refused, or could not be started
-        storage.remove_directory(into)
+    try:
+        with SignalForwarding() as signals:
+            child = Child(words, environment)
+            signals.attach(child)
+            code = child.wait().exit_code
+    finally:
+        was_trained = bool(read(into)["attempts"])
+        if not was_trained:  # it was refused, or could not be started
+            storage.remove_directory(into)
+    if not code and not was_trained:
+        raise UsageError(
+            "has trained nothing in the directory of the fork",
+            key="COMMAND",
+            received=" ".join(words),
+            remedy="start the script that calls everstep.fit or run_experiment; everstep train needs no command here",
+        )
     return into, code
 
 
 def _recorded_command(parent: Path, record: Record, changes: Sequence[str]) -> list[str]:
     """Returns the command that has started a run, without its directory.
 
+    A run may come from elsewhere: what it names is started only as `everstep reproduce` starts it, from this folder.
+
     Raises:
-      UsageError: It is not in the record; or there are changes, and a program decides the values.
+      UsageError: It is not in the record, or is not here; or there are changes, and a program decides the values.
     """
-    if _is_experiment(parent):
-        return [sys.executable, "-m", "everstep", "train", f"--mode={record.get('mode') or 'train_and_eval'}"]
     program = record.get(PROGRAM) or {}
-    if not program.get("script"):
+    if not _is_program(record, parent):
+        if _is_experiment(parent):
+            return [sys.executable, "-m", "everstep", "train", f"--mode={record.get('mode') or 'train_and_eval'}"]
         raise UsageError(
             "was not started by everstep train or a script",
             key=str(parent),
@@ -90,13 +102,18 @@ def _recorded_command(parent: Path, record: Record, changes: Sequence[str]) -> l
             key=str(parent),
             remedy=f"call this in {program['directory']}, or add the command: -- python {program['script']}",
         )
-    started = ["-m", program["module"]] if program.get("module") else [program["script"]]
-    return [sys.executable, *started, *program["arguments"]]
+    original, programs = examine(parent), ProgramRuns()
+    again = programs.repeat(parent, original, parent, programs.code_folder(parent, original, None))
+    return [sys.executable, *again.program, *again.words]
+
+
+def _is_program(record: Record, parent: Path) -> bool:
+    program = record.get(PROGRAM) or {}
+    return bool(program.get("script")) and (bool(program.get(TRAINED_BY)) or not _is_experiment(parent))
 
 
 def _is_experiment(parent: Path) -> bool:
-    tree = dialect.load((parent / "config.yaml").read_text("utf-8"))
-    return bool(isinstance(tree, dict) and tree.get("experiment"))
+    return bool(stored_config(parent / "config.yaml").get("experiment"))
 
 
 def _free_place(parent: Path, at: int) -> Path:

@@ -9,7 +9,6 @@ import dataclasses
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,15 @@ from everstep import storage
 from everstep.checkpoint import CHECKPOINTS, Damaged, complete_checkpoints
 from everstep.checkpoint import base as bases
 from everstep.checkpoint import manifest as manifests
+from everstep.checkpoint.remote import is_url
 from everstep.errors import UsageError
 from everstep.run import FORKED_FROM, Record, read
 
 _COPIED = ("config.yaml", "history.csv", "programs", ".compiled")
 """What is copied beside the checkpoint; rows of the history after the step go when the fork is trained."""
+
+_NOT_OF_THE_FORK = ("other_files", "samples")
+"""What a record says of other files in the directory."""
 
 _OF_THE_END = {
     **{"attempts": [], "metrics": {"train": {}, "validation": {}}, "cost": {}},
@@ -49,6 +52,10 @@ def fork(run: storage.PathLike, at: int, model_dir: storage.PathLike) -> Path:
     Raises:
       UsageError: The run has no such checkpoint, or it is damaged; or the directory is in use.
     """
+    if is_url(model_dir):
+        raise UsageError(
+            "is a URL", key="model_dir", received=str(model_dir), remedy="choose a directory of this machine"
+        )
     parent, into = Path(run).absolute(), Path(model_dir)
     record = read(parent)
     checkpoint = _checkpoint(parent, at)
@@ -66,13 +73,12 @@ def fork(run: storage.PathLike, at: int, model_dir: storage.PathLike) -> Path:
     into.parent.mkdir(parents=True, exist_ok=True)
     with storage.atomic_path(into) as temporary:
         place = temporary / CHECKPOINTS / str(at)
-        _copy(checkpoint, place)
+        shutil.copytree(checkpoint, place, copy_function=_link)
         manifests.write(place, dataclasses.replace(manifest, run=identity), manifest.files)
         if frozen is not None:
-            _copy(frozen, bases.folder_of(place.parent) / frozen.name)
+            shutil.copytree(frozen, bases.folder_of(place.parent) / frozen.name, copy_function=_link)
         for name in _COPIED:
-            if (parent / name).exists():
-                _copy(parent / name, temporary / name)
+            _copy(parent / name, temporary / name)
         storage.write_text(temporary / "run.json", storage.json_text(_record(record, identity, parent, at)) + "\n")
     return into
 
@@ -98,25 +104,20 @@ def _record(parent: Record, identity: str, directory: Path, at: int) -> dict[str
     """Returns the record of a fork before its first attempt."""
     states = {step: digest for step, digest in parent["states"].items() if int(step) <= at}
     origin = {"run": parent["id"], "directory": str(directory), "step": at}
-    return {**parent, **_OF_THE_END, "id": identity, "step": at, "states": states, FORKED_FROM: origin}
+    taken = {key: value for key, value in parent.items() if key not in _NOT_OF_THE_FORK}
+    return {**taken, **_OF_THE_END, "id": identity, "step": at, "states": states, FORKED_FROM: origin}
+
+
+def _link(source: str, target: str) -> None:
+    """Gives a file of a checkpoint a second name, which takes no room; such files are never changed, but replaced."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without such names
+        shutil.copy2(source, target)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a file or folder. Files of a checkpoint are never changed: a second name takes no room."""
-    for path in _files(source):
-        there = target / path.relative_to(source) if source.is_dir() else target
-        there.parent.mkdir(parents=True, exist_ok=True)
-        if path.name == manifests.NAME or CHECKPOINTS not in source.parts:
-            shutil.copy2(path, there)
-            continue
-        try:
-            os.link(path, there)
-        except OSError:  # another file system, or one without such names
-            shutil.copy2(path, there)
-
-
-def _files(source: Path) -> Iterator[Path]:
-    if source.is_file():
-        yield source
-    else:
-        yield from (path for path in sorted(source.rglob("*")) if path.is_file())
+    if source.is_dir():
+        shutil.copytree(source, target)
+    elif source.exists():
+        shutil.copy2(source, target)

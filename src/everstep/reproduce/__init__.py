@@ -16,8 +16,10 @@ from everstep.doors import lazy_names
 if TYPE_CHECKING:
     from everstep.reproduce.evidence import (
         Evidence,
+        examine,
         stored_config,
     )
+    from everstep.reproduce.programs import ProgramRuns
     from everstep.reproduce.repetition import (
         NotRepeatable,
         Repetition,

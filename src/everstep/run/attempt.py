@@ -259,13 +259,14 @@ class Attempt(Tracker, Hook):
         engine, step, states = self._trainer.engine, self._trainer.global_step, self._run.record["states"]
         if not (self._run.is_kept or engine.is_spread) or not step or self._trainer.frozen.candidates:
             return  # digests are over all weights, which checkpoints on a base do not have
+        recorded = max((int(other) for other in states if int(other) < step), default=0)  # what is lost comes after it
         if engine.is_spread or str(step) not in states:
             weights = engine.digest_of([key for key in engine.variables if key.startswith(WEIGHTS)])
             self._run.add_state(step, weights)
         if current_gang().size > 1:  # all of them would have to read
             return
         for saved in self.controller.checkpointer.steps():
-            if saved < step and str(saved) not in states:
+            if recorded < saved < step:
                 with contextlib.suppress(UsageError, TrainingError):  # damaged, or removed meanwhile
                     self._run.add_state(saved, weights_digest(self.controller.checkpointer.restore(saved)[0]))
 
